@@ -1,0 +1,143 @@
+"""The commands ``evaluate``, ``predict`` and ``list``."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.cli_run import RunDir
+from pyro_pfedbayes.experiments.registry import known
+
+if TYPE_CHECKING:
+    from pyro_pfedbayes.inference.evaluation import Predictions
+
+__all__ = ["evaluate", "list_names", "predict"]
+
+Draws = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Draws of the weights. Default: those of the run."),
+]
+Device = Annotated[
+    str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda. Default: that of the run.")
+]
+SHOWN = 10
+
+
+def evaluate(
+    folder: RunDir,
+    draws: Draws = None,
+    part: Annotated[
+        str, typer.Option(metavar="PART", help="Examples to judge by: test or validation.")
+    ] = "test",
+    device: Device = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show how each client fares with its personal and with the global model.
+
+    Example: [dim]pfedbayes evaluate runs/digits-20250101-120000 --draws 100[/]
+    """
+    known("part", part, ["test", "validation"])
+    from pyro_pfedbayes.experiments.report import client_rows, client_table
+    from pyro_pfedbayes.experiments.runfolder import RunFolder
+    from pyro_pfedbayes.experiments.session import reopen
+
+    experiment, state, _ = reopen(RunFolder.open(folder), device)
+    federation, names = experiment.federation, experiment.data.partition.names
+    personal, global_ = federation.predictions(state, part, draws=draws)
+    if not len(personal.y):
+        raise UserError(f"no client of {folder} has a {part} example")
+    sizes = {client: len(y) for client, (_, y) in personal.by_client().items()}
+    measured = {"personal": _by_client(personal), "global": _by_client(global_)}
+    rows = client_rows(names, measured, sizes)
+    pooled = {
+        "examples": len(personal.y),
+        "personal": _measures(personal),
+        "global": _measures(global_),
+    }
+    used = draws or federation.eval_draws
+    if json:
+        head = {"round": state.round, "part": part, "draws": used}
+        typer.echo(jsonlib.dumps({**head, "clients": rows, "pooled": pooled}, indent=2))
+        return
+    from rich.console import Console
+
+    title = f"{part} examples after round {state.round}, {used} draws"
+    Console().print(client_table(rows, pooled, title))
+
+
+def predict(
+    folder: RunDir,
+    client: Annotated[
+        str, typer.Option(metavar="I", help="Whose model: a client's number or name, or 'global'.")
+    ],
+    input: Annotated[
+        Path, typer.Option(metavar="X.npz", help="Inputs like the training data, in an array x.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all predictions to a .npz or .csv.")
+    ] = None,
+    draws: Draws = None,
+    device: Device = None,
+) -> None:
+    """Predict classes for new inputs, and say how sure that is.
+
+    Inputs are raw, as the training data were: 0 to 255 for MNIST, 0 to 16 for digits, a table's own units.
+    Entropies are in nats. Example: [dim]pfedbayes predict runs/mine --client 3 --input x.npz --output p.csv[/]
+    """
+    from pyro_pfedbayes.experiments.predicting import check_output, predict_file, write_predictions
+    from pyro_pfedbayes.experiments.runfolder import RunFolder
+
+    if output is not None:
+        check_output(output)
+    found = predict_file(RunFolder.open(folder), client, input, draws=draws, device=device)
+    from rich.console import Console
+
+    out = Console()
+    out.print(found.table(SHOWN))
+    if len(found) > SHOWN:
+        more = "" if output is not None else "; --output FILE.csv writes them all"
+        out.print(f"and {len(found) - SHOWN:,} more{more}", markup=False, highlight=False)
+    if output is not None:
+        write_predictions(output, found)
+        out.print(f"{len(found):,} predictions are in {output}", markup=False, highlight=False)
+
+
+def list_names() -> None:
+    """List methods, networks, data sets and presets.
+
+    Example: [dim]pfedbayes list[/]
+    """
+    from rich.console import Console
+
+    from pyro_pfedbayes.experiments import registry
+    from pyro_pfedbayes.experiments.report import list_table
+
+    out = Console()
+    groups = {
+        "Methods (--algorithm)": {name: line for name, (*_, line) in registry.ALGORITHMS.items()},
+        "Networks (--model)": dict(registry.MODELS),
+        "Data sets (--data)": dict(registry.DATA),
+        "Presets (pfedbayes run NAME)": {n: registry.preset_line(n) for n in registry.preset_names()},
+    }
+    for heading, rows in groups.items():
+        out.print(heading, markup=False, highlight=False)
+        out.print(list_table(rows), highlight=False)
+
+
+def _by_client(predictions: Predictions) -> dict[int, dict[str, Any]]:
+    from pyro_pfedbayes.inference.evaluation import Predictions
+
+    return {
+        client: _measures(Predictions(probs, y, y))
+        for client, (probs, y) in predictions.by_client().items()
+    }
+
+
+def _measures(predictions: Predictions) -> dict[str, Any]:
+    from pyro_pfedbayes.inference.evaluation import measures
+
+    return measures(predictions)

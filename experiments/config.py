@@ -1,0 +1,349 @@
+"""Configurations: sections, where they come from, and what is wrong with them in one line.
+
+Later sources win: defaults, then a preset or a TOML file, then ``--set`` and the options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.experiments.registry import (
+    MODELS,
+    algorithm_class,
+    known,
+    preset_names,
+    preset_text,
+)
+
+__all__ = [
+    "Config",
+    "DataSection",
+    "ModelSection",
+    "RunSection",
+    "Source",
+    "Tree",
+    "parse_config",
+    "parse_setting",
+    "read_source",
+    "with_settings",
+]
+
+Tree = dict[str, dict[str, Any]]
+"""A configuration as TOML has it: values by key by section."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataSection(_Section):
+    """Which examples, and who holds them. None: the default that goes with the rest, see `resolve`."""
+
+    name: str = "digits"
+    dir: str | None = None
+    split: Literal["small", "medium", "large"] | None = None
+    scheme: Literal["blocks", "rotating", "random", "dirichlet", "quantity", "column"] | None = None
+    clients: int | None = Field(None, ge=1)
+    labels_per_client: int | None = Field(None, ge=1)
+    train_per_class: int | None = Field(None, ge=1)
+    test_per_class: int | None = Field(None, ge=0)
+    alpha: float | None = Field(None, gt=0)
+    column: str | int | None = Field(None, description="the name or the index of a column")
+    test_fraction: float | None = Field(None, ge=0, lt=1)
+    validation: float = Field(0.1, ge=0, lt=1)
+    scaling: Literal["plain", "standard"] | None = None
+    seed: int | None = None
+
+
+class ModelSection(_Section):
+    """The network, and the standard deviation softplus(rho) of the first prior."""
+
+    name: str | None = None
+    hidden: list[int] | None = None
+    config: list[int | str] | None = Field(
+        None, description="a list of numbers of channels and 'M' for a max-pool"
+    )
+    rho: float = Field(-2.5, allow_inf_nan=False)
+
+
+class RunSection(_Section):
+    """How long, where, and what is written when."""
+
+    rounds: int = Field(100, ge=1)
+    participation: int | float | Literal["all"] = Field(
+        "all", description="a number of clients, a fraction below 1, or 'all'"
+    )
+    seed: int = 0
+    device: str = "auto"
+    engine: str = "auto"
+    chunk: int = Field(32, ge=1)
+    eval_every: int = Field(10, ge=0)
+    eval_draws: int = Field(20, ge=1)
+    checkpoint_every: int = Field(10, ge=1)
+    posterior_draws: int = Field(20, ge=0)
+    out: str | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole configuration, checked.
+
+    Attributes:
+        data: Section ``data``.
+        model: Section ``model``.
+        algorithm: The algorithm's settings, an instance of its dataclass.
+        run: Section ``run``.
+    """
+
+    data: DataSection
+    model: ModelSection
+    algorithm: Any
+    run: RunSection
+
+    def tree(self) -> Tree:
+        """All values by section and key; those that are None are left out, as TOML has no word for them."""
+        sections: Tree = {
+            "data": self.data.model_dump(),
+            "model": self.model.model_dump(),
+            "algorithm": {"name": self.algorithm.name, **dataclasses.asdict(self.algorithm)},
+            "run": self.run.model_dump(exclude={"out"}),
+        }
+        # Through JSON, so that it equals what comes back from a file: lists, not tuples.
+        found: Tree = json.loads(
+            json.dumps({s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()})
+        )
+        return found
+
+    def toml(self) -> str:
+        """The text of a configuration file that says the same."""
+        import tomli_w
+
+        return tomli_w.dumps(self.tree())
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a configuration begins.
+
+    Attributes:
+        label: Short name for folders and reports: the preset's, or the file's stem.
+        preset: Whether it is a preset of the package.
+        tree: Its values.
+    """
+
+    label: str
+    preset: bool
+    tree: Tree
+
+
+def read_source(given: str | None, settings: Iterable[tuple[str, Any]] = ()) -> Source:
+    """Read a preset or a file.
+
+    Args:
+        given: A preset's name or a path that ends in ``.toml``; None for the preset that goes with the data set
+            named in ``settings``, ``digits`` if none is.
+        settings: Pairs of ``section.key`` and value that will be laid over it.
+
+    Raises:
+        UserError: An unknown name, a file that cannot be read, or text that is not TOML.
+    """
+    if given is None:
+        return _default_source(dict(settings))
+    if not given.endswith(".toml"):
+        if Path(given).exists():
+            raise UserError(f"{given} is neither a preset nor a file that ends in .toml")
+        return Source(given, True, _toml(preset_text(given), f"preset {given}"))
+    try:
+        text = Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"cannot read {given}: {reason}") from problem
+    return Source(Path(given).stem, False, _toml(text, given))
+
+
+def with_settings(tree: Mapping[str, Mapping[str, Any]], settings: Iterable[tuple[str, Any]]) -> Tree:
+    """A copy of ``tree`` with pairs of ``section.key`` and value laid over it.
+
+    Another ``algorithm.name`` drops the old one's settings that it does not know.
+    """
+    out = {section: dict(values) for section, values in tree.items()}
+    for name, value in settings:
+        section, _, key = name.partition(".")
+        if name == "algorithm.name" and isinstance(value, str):
+            fields = {f.name for f in dataclasses.fields(algorithm_class(value))}
+            kept = {k: v for k, v in out.get(section, {}).items() if k in fields}
+            out[section] = kept if value != out.get(section, {}).get("name") else out[section]
+        out.setdefault(section, {})[key] = value
+    return out
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Take ``section.key=value`` apart; the value is read as TOML, or else as a bare text.
+
+    Raises:
+        UserError: It has another form.
+
+    Example:
+        >>> parse_setting("algorithm.zeta=0.5"), parse_setting("data.name=mnist")
+        (('algorithm.zeta', 0.5), ('data.name', 'mnist'))
+    """
+    name, equals, value = text.partition("=")
+    name, value = name.strip(), value.strip()
+    parts = name.split(".")
+    if not equals or len(parts) != 2 or not all(parts):
+        raise UserError(f"--set {text}: give section.key=value, such as --set algorithm.zeta=1.0")
+    if parts[0] not in _SECTIONS:
+        raise UserError(f"--set {text}: {_unknown_section(parts[0])}")
+    return name, toml_value(value)
+
+
+def toml_value(text: str) -> Any:
+    """A value as TOML would read it; text that is not TOML stands for itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
+    """Check a configuration.
+
+    Args:
+        tree: Values by section and key.
+        where: How messages begin, such as ``"mine.toml: "``.
+
+    Raises:
+        UserError: Unknown sections, keys and names (with the nearest right one), values of another type or out of range.
+    """
+    for section, values in tree.items():
+        if section not in _SECTIONS:
+            raise UserError(f"{where}{_unknown_section(section)}")
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
+    settings = dict(tree.get("algorithm", {}))
+    name = settings.pop("name", "pfedbayes")
+    if not isinstance(name, str):
+        raise UserError(f"{where}algorithm.name must be a text, not {name!r}")
+    kind = algorithm_class(name)
+    schemas: dict[str, tuple[type[BaseModel], Any]] = {
+        "data": (DataSection, tree.get("data", {})),
+        "model": (ModelSection, tree.get("model", {})),
+        "algorithm": (_settings_schema(kind), settings),
+        "run": (RunSection, tree.get("run", {})),
+    }
+    problems: list[str] = []
+    checked: dict[str, Any] = {}
+    for section, (schema, values) in schemas.items():
+        try:
+            # As JSON, strict: 1 may stand for 1.0, but neither "1" nor true for 1.
+            checked[section] = schema.model_validate_json(json.dumps(values, default=str))
+        except ValidationError as error:
+            # A union reports all its branches, and a list its entries: one line a key will do.
+            told = {str(d["loc"][0]): _told(section, schema, d) for d in reversed(error.errors())}
+            problems += reversed(told.values())
+    if problems:
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        raise UserError(f"{where}" + "; ".join(problems[:3]) + more)
+    if checked["model"].name is not None:
+        known("model", checked["model"].name, MODELS)
+    checked["algorithm"] = _instance(kind, checked["algorithm"], where)
+    return Config(**checked)
+
+
+_SECTIONS = ("data", "model", "algorithm", "run")
+
+
+def _default_source(settings: Mapping[str, Any]) -> Source:
+    data = settings.get("data.name", "digits")
+    split = settings.get("data.split", "medium")
+    presets = preset_names()
+    for name in (f"{data}-{split}", str(data)):
+        if name in presets:
+            return read_source(name)
+    return Source(Path(str(data)).stem, True, {})
+
+
+def _toml(text: str, where: str) -> Tree:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise UserError(f"{where} is not valid TOML: {problem}") from problem
+
+
+@functools.cache
+def _settings_schema(kind: type[Any]) -> type[BaseModel]:
+    """The fields of an algorithm's dataclass as a section, so that new ones appear by themselves."""
+    hints = typing.get_type_hints(kind)
+    fields: dict[str, Any] = {
+        field.name: (
+            hints[field.name],
+            field.default if field.default is not dataclasses.MISSING else ...,
+        )
+        for field in dataclasses.fields(kind)
+        if field.init
+    }
+    return create_model(kind.__name__, __base__=_Section, **fields)
+
+
+def _instance(kind: type[Any], settings: BaseModel, where: str) -> Any:
+    try:
+        return kind(**{name: getattr(settings, name) for name in type(settings).model_fields})
+    except UserError as problem:
+        raise UserError(f"{where}algorithm: {problem}") from None
+
+
+def _unknown_section(section: str) -> str:
+    return f"unknown section '{section}'{nearest(section, _SECTIONS)} (known: {', '.join(_SECTIONS)})"
+
+
+def _told(section: str, schema: type[BaseModel], detail: Any) -> str:
+    """One of pydantic's findings in one line for people."""
+    key, given = str(detail["loc"][0]), detail["input"]
+    name = f"{section}.{key}"
+    if detail["type"] == "extra_forbidden":
+        keys = [*schema.model_fields, *(["name"] if section == "algorithm" else [])]
+        hint = nearest(key, keys)
+        return f"unknown key '{name}'{hint}" + ("" if hint else f" (known: {', '.join(keys)})")
+    field = schema.model_fields[key]
+    if field.description is not None:
+        return f"{name} is {given!r}; it must be {field.description}"
+    if detail["type"] == "literal_error":
+        options = [str(option) for option in _options(field.annotation)]
+        return f"{name} is {given!r}{nearest(str(given), options)} (give {', '.join(options)})"
+    return f"{name} is {given!r}; it must be {_wanted(detail)}"
+
+
+def _wanted(detail: Any) -> str:
+    limits = {
+        "greater_than": "above {gt:g}",
+        "greater_than_equal": "at least {ge:g}",
+        "less_than": "below {lt:g}",
+        "int_type": "an integer",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "string_type": "a text",
+        "list_type": "a list",
+    }
+    kind = detail["type"]
+    if kind in limits:
+        return limits[kind].format(**detail.get("ctx", {}))
+    return str(detail["msg"]).removeprefix("Input should be ")
+
+
+def _options(annotation: Any) -> list[Any]:
+    """The values of a ``Literal``, possibly one of ``Literal | None``."""
+    found: list[Any] = []
+    for branch in typing.get_args(annotation):
+        found += _options(branch) if typing.get_origin(branch) is Literal else [branch]
+    return [value for value in found if value is not type(None)]

@@ -1,0 +1,1 @@
+"""Experiment files that ship with the package, named by what they run."""

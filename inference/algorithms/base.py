@@ -1,0 +1,142 @@
+"""What an algorithm is to the round loop: pure functions over mappings of flat tensors.
+
+The engine keeps the books (who takes part, whose state waits where, what is saved); an algorithm only says how a
+client's row changes and what the server makes of the uploads. Adding a method is one new file with these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from pyro_pfedbayes.clients import BatchPlan
+from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.inference.engine import GradientEngine
+
+__all__ = ["Algorithm", "ClientUpdate", "Cohort", "Round", "Tensors", "Upload"]
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Where in the run we are.
+
+    Attributes:
+        index: Rounds finished before this one.
+        total: Rounds of the whole run, for schedules.
+        seed: Seed of the run; every stream of random numbers is derived from it.
+    """
+
+    index: int
+    total: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Clients that take part in a round, stacked.
+
+    Attributes:
+        clients: Their S numbers.
+        state: Their own rows, ``[S, ...]`` each, as the last `ClientUpdate` left them.
+        plan: Their minibatches.
+    """
+
+    clients: tuple[int, ...]
+    state: Tensors
+    plan: BatchPlan
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What a cohort's local work leaves behind.
+
+    Attributes:
+        state: The clients' new rows, ``[S, ...]`` each; they stay with the clients.
+        upload: What leaves the clients for the server, ``[S, ...]`` each.
+        loss: Objective per client averaged over local steps, ``[S]`` in nats.
+    """
+
+    state: Tensors
+    upload: Tensors
+    loss: Tensor
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What some clients sent.
+
+    Attributes:
+        clients: Their S numbers.
+        tensors: What they sent, ``[S, ...]`` each.
+        sizes: Their numbers of training examples n_i, ``[S]``.
+    """
+
+    clients: tuple[int, ...]
+    tensors: Tensors
+    sizes: Tensor
+
+
+class Algorithm(Protocol):
+    """A federated method (see the module's docstring); implementations are frozen dataclasses of settings."""
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Examples b in a client's minibatch."""
+        ...
+
+    @property
+    def local_steps(self) -> int:
+        """Minibatches R that a client works through in a round."""
+        ...
+
+    def init(self, engine: GradientEngine) -> Tensors:
+        """The server's state before any round."""
+        ...
+
+    def client_init(self, server: Tensors, count: int) -> Tensors:
+        """Rows of ``count`` clients that have never trained."""
+        ...
+
+    def check(self, rounds: int, clients: int) -> None:
+        """Refuse settings that do not fit a run of so many rounds and clients (UserError)."""
+        ...
+
+    def phase(self, at: Round) -> str:
+        """What the round is for, in one word, such as ``"shared"`` or ``"personal"``."""
+        ...
+
+    def needs_everyone(self, at: Round) -> bool:
+        """Whether all clients work in this round, whatever the participation."""
+        ...
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """A cohort's local work of one round."""
+        ...
+
+    def server_update(self, server: Tensors, uploads: Iterable[Upload], at: Round) -> Tensors:
+        """The next server state, from a stream of uploads that must be read to its end."""
+        ...
+
+    def personal_belief(self, engine: GradientEngine, clients: Tensors) -> MeanFieldGaussian:
+        """The stacked q^i of client rows."""
+        ...
+
+    def global_belief(self, engine: GradientEngine, server: Tensors) -> MeanFieldGaussian:
+        """The server's w."""
+        ...
+
+    def gradient_steps(self, at: Round) -> int:
+        """Gradient evaluations that one client makes in this round."""
+        ...

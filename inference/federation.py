@@ -1,0 +1,412 @@
+"""The round loop: who takes part, whose state waits where, when to look at the result."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.clients import FederatedData
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.inference.algorithms.base import Algorithm, ClientUpdate, Cohort, Round, Upload
+from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
+from pyro_pfedbayes.inference.devices import EngineChoice, choose_engine, resolve_device
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.evaluation import (
+    Predictions,
+    measures,
+    predict_global,
+    predict_personal,
+)
+from pyro_pfedbayes.inference.state import FederationState, gather_rows, row_copies
+from pyro_pfedbayes.inference.summary import summarize
+from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.randomness import generator, seed_for
+
+__all__ = ["DivergenceWarning", "Federation", "Result", "RoundReport"]
+
+
+class DivergenceWarning(UserWarning):
+    """A client's numbers are no longer finite; its update was left out."""
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in one round.
+
+    Attributes:
+        index: Rounds finished, this one included.
+        total: Rounds of the run.
+        loss: Objective averaged over the clients that took part, in nats.
+        phase: What the round was for, such as ``"shared"`` or ``"personal"``.
+        evaluation: The round's line of ``metrics.jsonl``, or None if it was not evaluated.
+        dropped: Clients left out because they diverged.
+        state: The state reached.
+    """
+
+    index: int
+    total: int
+    loss: float
+    phase: str
+    evaluation: dict[str, Any] | None
+    dropped: tuple[int, ...]
+    state: FederationState
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves: beliefs, history and summary.
+
+    Attributes:
+        federation: The federation that ran.
+        state: Its last state.
+    """
+
+    federation: Federation
+    state: FederationState
+
+    @property
+    def personal(self) -> MeanFieldGaussian:
+        """The q^i of all N clients, stacked."""
+        chunks = [belief for _, belief in self.federation.personal_beliefs(self.state)]
+        if len(chunks) == 1:
+            return chunks[0]
+        return MeanFieldGaussian.unchecked(
+            {k: torch.cat([c.loc[k] for c in chunks]) for k in chunks[0].names},
+            {k: torch.cat([c.scale[k] for c in chunks]) for k in chunks[0].names},
+            stacked=True,
+        )
+
+    @property
+    def global_(self) -> MeanFieldGaussian:
+        """The server's w."""
+        return self.federation.global_belief(self.state)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record an evaluated round."""
+        return list(self.state.history)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """``last``, ``best`` and ``selected`` accuracies and the other figures of ``summary.json``."""
+        return summarize(self.state)
+
+
+class Federation:
+    """Clients, a server, and the rounds between them.
+
+    A federation holds no progress: it maps a state to the next one, so two of them never disturb each other and a run can
+    be taken up from any state.
+
+    Args:
+        model: What a client believes; its prior is the server's first w.
+        data: The clients' examples.
+        algorithm: The method and its settings.
+        seed: Seed of everything random in the run.
+        device: ``"auto"`` (CUDA if there is any), ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        participation: Clients drawn in a round: None for all, a number S, or a fraction below 1.
+        engine: ``"eager"`` runs the Pyro programs at each step, ``"traced"`` replays a recording of them,
+            ``"compiled"`` compiles it; ``"auto"`` does what the length of the run repays.
+        chunk: Clients stacked at once; bounds memory when many take part.
+        eval_every: Rounds between evaluations; the last round is always evaluated. 0 for the last one only.
+        eval_draws: Draws of the weights in an evaluation.
+
+    Raises:
+        UserError: More participants than clients, no such device, a model that does not fit the data.
+
+    Example:
+        >>> from pyro_pfedbayes.datasets import load_dataset
+        >>> from pyro_pfedbayes.models.likelihoods import Categorical
+        >>> from pyro_pfedbayes.models.networks import mlp
+        >>> from pyro_pfedbayes.partition import partition_labels
+        >>> digits = load_dataset("digits")
+        >>> data = FederatedData(digits, partition_labels(digits, 10, 5, 15, 15, validation=0.2))
+        >>> model = BayesianModel(mlp([64, 20, 10]), Categorical(10))
+        >>> result = Federation(model, data, algorithm=PFedBayes(local_steps=2), device="cpu").run(2)
+        >>> result.personal.clients, result.global_.num_weights
+        (10, 1510)
+    """
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        data: FederatedData,
+        *,
+        algorithm: Algorithm | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        participation: int | float | None = None,
+        engine: EngineChoice = "auto",
+        chunk: int = 32,
+        eval_every: int = 10,
+        eval_draws: int = 10,
+    ) -> None:
+        self.device = resolve_device(device)
+        self.algorithm: Algorithm = PFedBayes() if algorithm is None else algorithm
+        self.seed = seed
+        self.data = data.to(self.device)
+        self.cohort_size = _cohort_size(participation, data.num_clients)
+        for name, value, least in (
+            ("chunk", chunk, 1),
+            ("eval_every", eval_every, 0),
+            ("eval_draws", eval_draws, 1),
+        ):
+            if value < least:
+                raise UserError(f"{name} is {value}; it must be at least {least}")
+        self.chunk, self.eval_every, self.eval_draws = chunk, eval_every, eval_draws
+        self.model = model.with_prior(model.prior.to(self.device))
+        self._check_model()
+        self._engine_choice = engine
+        self._gradient_engine: GradientEngine | None = None
+        # Rows wait on the device only if all clients are stacked at once anyway.
+        roomy = data.num_clients <= chunk
+        self._store = self.device if roomy else torch.device("cpu")
+
+    # -- a run ---------------------------------------------------------------------------------------------
+
+    def initial_state(self) -> FederationState:
+        """The state before any round."""
+        return FederationState(round=0, server=self.algorithm.init(GradientEngine(self.model)))
+
+    def run(
+        self,
+        rounds: int,
+        *,
+        state: FederationState | None = None,
+        on_round: Callable[[RoundReport], None] | None = None,
+    ) -> Result:
+        """Run until ``rounds`` rounds are finished.
+
+        Args:
+            rounds: Rounds of the whole run, a personal phase included.
+            state: Where to carry on; None to begin.
+            on_round: Called after each round.
+
+        Returns:
+            Beliefs, history and summary.
+
+        Raises:
+            UserError: ``rounds`` below 1, or every client diverged.
+        """
+        if rounds < 1:
+            raise UserError(f"rounds is {rounds}; it must be at least 1")
+        self.algorithm.check(rounds, self.data.num_clients)
+        state = self.initial_state() if state is None else self._settled(state)
+        while state.round < rounds:
+            state, report = self.advance(state, rounds)
+            if on_round is not None:
+                on_round(report)
+        return Result(self, state)
+
+    def advance(self, state: FederationState, rounds: int) -> tuple[FederationState, RoundReport]:
+        """One round of a run of ``rounds`` rounds, and its evaluation if it is due."""
+        started = time.perf_counter()
+        at = Round(state.round, rounds, self.seed)
+        cohort = self.draw_cohort(at, everyone=self.algorithm.needs_everyone(at))
+        work = _CohortWork(self, state, cohort, at)
+        server = self.algorithm.server_update(state.server, work.uploads(), at)
+        for client in work.dropped:
+            warnings.warn(
+                f"client {client} diverged in round {at.index + 1} (numbers are not finite); its update is left out",
+                DivergenceWarning,
+                stacklevel=2,
+            )
+        self._synchronize()
+        seconds = dict(state.seconds)
+        seconds["train"] += time.perf_counter() - started
+        state = FederationState(
+            round=at.index + 1,
+            server=server,
+            clients=work.rows,
+            history=state.history,
+            gradient_steps=state.gradient_steps + self.algorithm.gradient_steps(at) * len(cohort),
+            seconds=seconds,
+        )
+        record = None
+        if self._evaluation_due(state.round, rounds):
+            state = self.evaluated(state)
+            record = state.history[-1]
+        phase = self.algorithm.phase(at)
+        dropped = tuple(work.dropped)
+        report = RoundReport(state.round, rounds, work.mean_loss, phase, record, dropped, state)
+        return state, report
+
+    def draw_cohort(self, at: Round, *, everyone: bool = False) -> tuple[int, ...]:
+        """The clients of a round, by seed and round."""
+        clients = self.data.num_clients
+        if everyone or self.cohort_size == clients:
+            return tuple(range(clients))
+        order = torch.randperm(clients, generator=generator(at.seed, "cohort", at.index))
+        return tuple(sorted(order[: self.cohort_size].tolist()))
+
+    def engine_for(self, rounds: int) -> GradientEngine:
+        """The gradient engine of a run of ``rounds`` rounds, made once."""
+        if self._gradient_engine is None:
+            work = self.algorithm.gradient_steps(Round(0, rounds, self.seed)) * rounds
+            mode = choose_engine(
+                self._engine_choice,
+                evaluations=work * -(-self.cohort_size // self.chunk),
+                weights=min(self.chunk, self.cohort_size) * self.model.prior.num_weights,
+                device=self.device,
+            )
+            self._gradient_engine = GradientEngine(self.model, mode)
+        return self._gradient_engine
+
+    # -- looking at a state --------------------------------------------------------------------------------
+
+    def personal_beliefs(
+        self, state: FederationState
+    ) -> Iterator[tuple[Sequence[int], MeanFieldGaussian]]:
+        """Client numbers and their stacked q^i, a chunk at a time."""
+        layout_engine = GradientEngine(self.model)
+        for clients in _chunks(range(self.data.num_clients), self.chunk):
+            rows = gather_rows(self.algorithm, state.server, state.clients, clients, self.device)
+            yield clients, self.algorithm.personal_belief(layout_engine, rows)
+
+    def global_belief(self, state: FederationState) -> MeanFieldGaussian:
+        """The server's w."""
+        return self.algorithm.global_belief(GradientEngine(self.model), state.server)
+
+    def predictions(
+        self, state: FederationState, part: str = "test", *, draws: int | None = None
+    ) -> tuple[Predictions, Predictions]:
+        """Posterior predictive of the personal and of the global model on every client's examples."""
+        options = {
+            "draws": draws or self.eval_draws,
+            "seed": seed_for(self.seed, "evaluation", state.round),
+        }
+        personal = predict_personal(
+            self.model, self.personal_beliefs(state), self.data, part, **options
+        )
+        w = self.global_belief(state)
+        return personal, predict_global(self.model, w, self.data, part, **options)
+
+    def evaluated(self, state: FederationState) -> FederationState:
+        """The state with one more record in its history."""
+        started = time.perf_counter()
+        record: dict[str, Any] = {"round": state.round, "seconds": {}, "personal": {}, "global": {}}
+        for part, prefix in (("test", ""), ("validation", "validation_")):
+            for key, predictions in zip(
+                ("personal", "global"), self.predictions(state, part), strict=True
+            ):
+                record[key] |= {prefix + name: v for name, v in measures(predictions).items()}
+        at_mean = predict_global(
+            self.model, self.global_belief(state), self.data, "test", draws=0, seed=0
+        )
+        record["global"] |= {f"mean_weights_{k}": v for k, v in measures(at_mean).items()}
+        self._synchronize()
+        seconds = dict(state.seconds)
+        seconds["evaluate"] += time.perf_counter() - started
+        record["seconds"] = {k: round(v, 3) for k, v in seconds.items()}
+        return replace(state, history=(*state.history, record), seconds=seconds)
+
+    def _settled(self, state: FederationState) -> FederationState:
+        """A state that came from elsewhere, with its tensors where this federation keeps them."""
+        return replace(
+            state,
+            server={name: tensor.to(self.device) for name, tensor in state.server.items()},
+            clients={
+                client: {name: tensor.to(self._store) for name, tensor in row.items()}
+                for client, row in state.clients.items()
+            },
+        )
+
+    def _evaluation_due(self, finished: int, rounds: int) -> bool:
+        return finished == rounds or (self.eval_every > 0 and finished % self.eval_every == 0)
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _check_model(self) -> None:
+        self.model.likelihood.check(self.data.dataset.y, f"data set {self.data.dataset.name!r}")
+        x, _ = self.data.examples(0, "train")
+        try:
+            with torch.no_grad():
+                self.model.outputs(self.model.prior.loc, x[:1])
+        except RuntimeError as problem:
+            raise UserError(
+                f"the network does not take inputs of shape {list(x.shape[1:])} from data set "
+                f"{self.data.dataset.name!r}: {problem}"
+            ) from problem
+
+
+class _CohortWork:
+    """The client side of one round, streamed to the server a chunk at a time."""
+
+    def __init__(
+        self, federation: Federation, state: FederationState, cohort: Sequence[int], at: Round
+    ) -> None:
+        self._federation, self._state, self._cohort, self._at = federation, state, cohort, at
+        self.rows = dict(state.clients)
+        self.dropped: list[int] = []
+        self._losses: list[Tensor] = []
+
+    @property
+    def mean_loss(self) -> float:
+        """Objective averaged over the clients kept, in nats."""
+        return float(torch.cat(self._losses).mean()) if self._losses else float("nan")
+
+    def uploads(self) -> Iterator[Upload]:
+        """Train chunk after chunk; yield what the clients with finite numbers send."""
+        fed, at = self._federation, self._at
+        engine = fed.engine_for(at.total)
+        for clients in _chunks(self._cohort, fed.chunk):
+            state = gather_rows(
+                fed.algorithm, self._state.server, self._state.clients, clients, fed.device
+            )
+            plan = fed.data.plan(
+                clients, fed.algorithm.local_steps, fed.algorithm.batch_size, at.seed, at.index
+            )
+            cohort = Cohort(tuple(clients), state, plan)
+            update = fed.algorithm.client_update(engine, self._state.server, cohort, at)
+            finite = _finite_clients(update)
+            keep = finite.tolist()
+            self.rows |= row_copies(update.state, clients, keep, fed._store)
+            self.dropped += [i for i, kept in zip(clients, keep, strict=True) if not kept]
+            self._losses.append(update.loss[finite])
+            if all(keep):
+                yield Upload(cohort.clients, update.upload, plan.sizes)
+            elif any(keep):
+                kept = tuple(i for i, good in zip(clients, keep, strict=True) if good)
+                rows = {name: tensor[finite] for name, tensor in update.upload.items()}
+                yield Upload(kept, rows, plan.sizes[finite])
+        if len(self.dropped) == len(self._cohort):
+            raise UserError(
+                f"round {at.index + 1}: every client diverged (numbers are not finite); "
+                "a lower learning rate helps"
+            )
+
+
+def _finite_clients(update: ClientUpdate) -> Tensor:
+    """True for the clients ``[S]`` whose loss, row and upload are finite."""
+    finite = update.loss.isfinite()
+    for tensor in (*update.state.values(), *update.upload.values()):
+        finite = finite & tensor.isfinite().flatten(1).all(1) if tensor.dim() > 1 else finite
+    return finite
+
+
+def _cohort_size(participation: int | float | None, clients: int) -> int:
+    if participation is None:
+        return clients
+    if isinstance(participation, float) and 0 < participation < 1:
+        return max(1, round(participation * clients))
+    if participation != int(participation) or participation < 1:
+        raise UserError(
+            f"participation is {participation}; give a number of clients, or a fraction below 1"
+        )
+    if participation > clients:
+        raise UserError(f"participation is {participation:g}, but there are only {clients} clients")
+    return int(participation)
+
+
+def _chunks(clients: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(clients), size):
+        yield clients[start : start + size]

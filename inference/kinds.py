@@ -1,0 +1,92 @@
+"""Clients of several kinds: a mixture of Gaussians at the server, found from the uploads alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.server import closed_form
+
+__all__ = ["discover_kinds"]
+
+SWEEPS = 20
+STARTS = 3
+
+
+def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
+    """Group clients so that mean_i min_k KL(q^i‖w_k) is small: Lloyd's algorithm with Gaussians for centres.
+
+    This is hard-assignment EM for the projection of the clients onto a mixture of ``kinds`` mean-field Gaussians;
+    with many weights the soft responsibilities are 0 or 1 anyway. Each step lowers the objective: centres are barycentres, which
+    minimise it for given groups. It starts from clients far apart and keeps the best of a few
+    deterministic starts.
+
+    Args:
+        loc: Means ``[N, T]``.
+        scale: Standard deviations ``[N, T]``.
+        kinds: Number of groups, at most N.
+
+    Returns:
+        The group of each client, int64 ``[N]``; groups are numbered by their first client.
+
+    Raises:
+        UserError: More kinds than clients.
+
+    Example:
+        >>> loc = torch.tensor([[0.0], [5.0], [0.1], [5.1]])
+        >>> discover_kinds(loc, torch.ones(4, 1), 2).tolist()
+        [0, 1, 0, 1]
+    """
+    clients = len(loc)
+    if not 1 <= kinds <= clients:
+        raise UserError(f"kinds is {kinds}, but {clients} clients can form 1 to {clients} groups")
+    best, best_objective = torch.zeros(clients, dtype=torch.int64), float("inf")
+    for first in range(min(STARTS, clients)):
+        group, objective = _lloyd(loc, scale, _far_apart(loc, scale, kinds, first))
+        if objective < best_objective:
+            best, best_objective = group, objective
+    return _numbered_by_first_client(best)
+
+
+def _lloyd(loc: Tensor, scale: Tensor, chosen: list[int]) -> tuple[Tensor, float]:
+    centres = [(loc[i], scale[i]) for i in chosen]
+    group = torch.full((len(loc),), -1)
+    distances = torch.empty(0)
+    for _ in range(SWEEPS):
+        distances = torch.stack([_divergence(loc, scale, *centre) for centre in centres])
+        previous, group = group, distances.argmin(0).cpu()
+        if torch.equal(previous, group):
+            break
+        for k in range(len(centres)):
+            rows = (group == k).nonzero()[:, 0].to(loc.device)
+            if len(rows):
+                ones = torch.ones(len(rows), device=loc.device)
+                centres[k] = closed_form([(loc[rows], scale[rows], ones)])
+    return group, float(distances.amin(0).mean())
+
+
+def _far_apart(loc: Tensor, scale: Tensor, kinds: int, first: int) -> list[int]:
+    chosen = [first]
+    while len(chosen) < kinds:
+        nearest = torch.stack([_divergence(loc, scale, loc[i], scale[i]) for i in chosen]).amin(0)
+        nearest[chosen] = -1.0
+        chosen.append(int(nearest.argmax()))
+    return chosen
+
+
+def _divergence(loc: Tensor, scale: Tensor, w_loc: Tensor, w_scale: Tensor) -> Tensor:
+    """KL(q^i‖w) of every client, ``[N]``, a client at a time to bound memory."""
+    return torch.stack(
+        [
+            (
+                torch.log(w_scale / s) + 0.5 * ((s / w_scale) ** 2 + ((m - w_loc) / w_scale) ** 2 - 1)
+            ).sum()
+            for m, s in zip(loc, scale, strict=True)
+        ]
+    )
+
+
+def _numbered_by_first_client(group: Tensor) -> Tensor:
+    order: dict[int, int] = {}
+    return torch.tensor([order.setdefault(int(k), len(order)) for k in group], dtype=torch.int64)

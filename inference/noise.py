@@ -1,0 +1,84 @@
+"""The standard normal noise of reparameterized draws: where it comes from, and the handler that feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from pyro_pfedbayes.randomness import generator
+
+__all__ = ["Noise", "NoiseStreams"]
+
+
+class Noise(Messenger):
+    """Make ``Normal`` sites take the value ``loc + scale * eps`` with the eps given, differentiably.
+
+    With it a run is a function of its noise: the same eps gives the same step, whoever draws it. Sites without
+    an entry, observed sites and sites of another family are left alone.
+
+    Args:
+        eps: ``{site: tensor}`` of the shape of the site's value.
+
+    Example:
+        >>> import pyro, torch
+        >>> with Noise({"w": torch.tensor(2.0)}):
+        ...     pyro.sample("w", dist.Normal(1.0, 0.5))
+        tensor(2.)
+    """
+
+    def __init__(self, eps: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"] or msg["done"] or msg["name"] not in self.eps:
+            return
+        base = msg["fn"]
+        while hasattr(base, "base_dist"):
+            base = base.base_dist
+        if isinstance(base, dist.Normal):
+            msg["value"] = base.loc + base.scale * self.eps[msg["name"]]
+            msg["done"] = True
+
+
+class NoiseStreams:
+    """Noise of a cohort's steps, a stream a client and round, so that no client's noise depends on the others.
+
+    Args:
+        seed: Seed of the run.
+        round: Number of the round.
+        clients: Numbers of the S clients.
+        draws: Draws K of a step.
+        like: A matrix ``[S, T]`` of the noise's dtype and device.
+        scale: Factor on the standard normal noise.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        round: int,
+        clients: Sequence[int],
+        draws: int,
+        *,
+        like: Tensor,
+        scale: float = 1.0,
+    ) -> None:
+        self._streams = [
+            generator(seed, "noise", round, client, device=like.device) for client in clients
+        ]
+        self._buffer = like.new_empty(draws, *like.shape)
+        self._scale = scale
+
+    def draw(self) -> Tensor:
+        """The next noise ``[K, S, T]``; the following call overwrites it."""
+        for row, stream in enumerate(self._streams):
+            for one in self._buffer:
+                torch.randn(one[row].shape, generator=stream, out=one[row])
+        if self._scale != 1.0:
+            self._buffer *= self._scale
+        return self._buffer

@@ -1,0 +1,61 @@
+"""Learning-rate schedules as plain functions of the progress of a phase."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Phase", "Schedule", "learning_rate"]
+
+Schedule = Literal["constant", "cosine", "linear"]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of rounds with a learning-rate schedule of its own.
+
+    Attributes:
+        name: What it is for.
+        begun: Rounds of the phase that are finished.
+        length: Rounds of the phase.
+        lr: Learning rate at its beginning.
+        schedule: How the rate changes over the phase.
+    """
+
+    name: str
+    begun: int
+    length: int
+    lr: float
+    schedule: Schedule
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the phase's first round."""
+        return self.begun == 0
+
+    def rate(self, step: int, steps: int, final: float) -> float:
+        """Learning rate at ``step`` of ``steps`` in the present round; ``final`` at the phase's end."""
+        progress = (self.begun + step / steps) / self.length
+        return learning_rate(self.schedule, self.lr, final, progress)
+
+
+def learning_rate(schedule: Schedule, start: float, final: float, progress: float) -> float:
+    """Learning rate at a point of a phase.
+
+    Args:
+        schedule: ``constant`` stays at ``start``; ``linear`` goes straight, ``cosine`` along half a cosine
+            (Loshchilov & Hutter 2017), both from ``start`` to ``final``.
+        start: Rate at progress 0.
+        final: Rate at progress 1.
+        progress: Share of the phase that is done, in [0, 1].
+
+    Example:
+        >>> round(learning_rate("cosine", 1e-3, 0.0, 0.5), 6)
+        0.0005
+    """
+    if schedule == "constant":
+        return start
+    done = min(max(progress, 0.0), 1.0)
+    share = 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return final + (start - final) * share

@@ -1,0 +1,1 @@
+"""What a client believes: networks, likelihoods, and the Pyro model they make."""

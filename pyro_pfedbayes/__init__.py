@@ -1,0 +1,73 @@
+"""Personalized federated learning by variational Bayesian inference, as Pyro programs.
+
+A client's belief is a Pyro model, the server is a Gaussian, a round is a handful of SVI steps and one
+closed-form average.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyro_pfedbayes.clients import FederatedData
+    from pyro_pfedbayes.datasets import Dataset, load_dataset
+    from pyro_pfedbayes.errors import UserError
+    from pyro_pfedbayes.gaussian import MeanFieldGaussian, kl_divergence
+    from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
+    from pyro_pfedbayes.inference.elbo import ClientELBO
+    from pyro_pfedbayes.inference.federation import Federation, Result
+    from pyro_pfedbayes.inference.guides import MeanFieldGuide
+    from pyro_pfedbayes.inference.predictive import posterior_predictive
+    from pyro_pfedbayes.models.bayesian import BayesianModel
+    from pyro_pfedbayes.models.likelihoods import Categorical
+    from pyro_pfedbayes.models.networks import mlp, vgg
+    from pyro_pfedbayes.moments import MomentAccumulator, barycentre
+    from pyro_pfedbayes.partition import (
+        Partition,
+        partition_column,
+        partition_dirichlet,
+        partition_labels,
+        partition_quantity,
+    )
+
+_HOMES = {
+    "BayesianModel": "models.bayesian",
+    "Categorical": "models.likelihoods",
+    "ClientELBO": "inference.elbo",
+    "Dataset": "datasets",
+    "FederatedData": "clients",
+    "Federation": "inference.federation",
+    "MeanFieldGaussian": "gaussian",
+    "MeanFieldGuide": "inference.guides",
+    "MomentAccumulator": "moments",
+    "PFedBayes": "inference.algorithms.pfedbayes",
+    "Partition": "partition",
+    "Result": "inference.federation",
+    "UserError": "errors",
+    "barycentre": "moments",
+    "kl_divergence": "gaussian",
+    "load_dataset": "datasets",
+    "mlp": "models.networks",
+    "partition_column": "partition",
+    "partition_dirichlet": "partition",
+    "partition_labels": "partition",
+    "partition_quantity": "partition",
+    "posterior_predictive": "inference.predictive",
+    "vgg": "models.networks",
+}
+
+__all__ = [*sorted(_HOMES)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,51 @@
+"""The one exception for mistakes a user can mend, and a hint for names that were mistyped."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["UserError", "nearest"]
+
+
+class UserError(ValueError):
+    """A mistake in what the user gave, told in one line.
+
+    The command line prints the message alone, without a traceback, so it is folded onto one line.
+
+    Args:
+        message: What was wrong, where, and what would be right.
+
+    Example:
+        >>> raise UserError("zeta is -1: give a number >= 0")
+        Traceback (most recent call last):
+        ...
+        pyro_pfedbayes.errors.UserError: zeta is -1: give a number >= 0
+    """
+
+    def __init__(self, message: str) -> None:
+        """Fold the message onto one line."""
+        super().__init__(" ".join(line.strip() for line in message.splitlines() if line.strip()))
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """Return a hint to append to a message about an unknown name.
+
+    Args:
+        name: What the user wrote.
+        options: The names that exist.
+
+    Returns:
+        ``"; did you mean 'x'?"`` for the closest option (capitals are ignored), ``""`` if none is.
+
+    Example:
+        >>> nearest("mnits", ["digits", "mnist", "cifar10"])
+        "; did you mean 'mnist'?"
+        >>> nearest("imagenet", ["digits", "mnist", "cifar10"])
+        ''
+    """
+    by_folded: dict[str, str] = {}
+    for option in options:
+        by_folded.setdefault(option.casefold(), option)
+    close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1)
+    return f"; did you mean {by_folded[close[0]]!r}?" if close else ""

@@ -1,0 +1,228 @@
+"""A partition to look at: as a small table of text, and as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from pyro_pfedbayes.datasets import Dataset
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from pyro_pfedbayes.partition import Partition
+
+__all__ = ["partition_table", "plot_partition", "table_text"]
+
+MAX_ROWS = 16
+"""A table shows all clients up to this number, otherwise the first and last few."""
+EDGE_ROWS = 5
+MAX_INCHES = 14.0
+"""A picture's cells shrink rather than take more room than this, either way."""
+SIDE, TOP, GAP = 1.1, 0.7, 0.08
+"""Inches: the bars at the right, those above, and the space between them and the cells."""
+_PARTS = {"train": "training", "validation": "validation", "test": "test"}
+_HEADINGS = {"train": "train", "validation": "valid.", "test": "test"}
+_STEPS = tuple(digit * 10**power for power in range(9) for digit in (1, 2, 5))
+
+
+def partition_table(
+    scheme: str,
+    names: tuple[str, ...],
+    classes: tuple[str, ...],
+    counts: Mapping[str, Tensor],
+    width: int = 100,
+) -> Table:
+    """Tabulate a partition: training examples a class (if those fit), then each part's size.
+
+    Args:
+        scheme: The title.
+        names: Of the N clients.
+        classes: Names of the C classes.
+        counts: Examples a client and class, int64 ``[N, C]``, under ``train``, ``validation`` and
+            ``test``.
+        width: Columns of text there are. Where the classes do not fit side by side, each client
+            shows how many it holds, and those it has most of.
+    """
+    clients, train = len(names), counts["train"]
+    totals = [counts[part].sum(1) for part in _HEADINGS]
+    all_rows = [*train.tolist(), train.sum(0).tolist()]
+    digits = [max(3, *(len(str(row[c])) for row in all_rows)) for c in range(len(classes))]
+    few = clients <= MAX_ROWS
+    taken = [max(6 if few else 8, *map(len, names), 0)]
+    taken += [
+        max(len(h), len(str(int(t.sum())))) for h, t in zip(_HEADINGS.values(), totals, strict=True)
+    ]
+    # A space at either edge and one after each column.
+    spare = width - 2 - sum(size + 1 for size in taken)
+    wide = sum(size + 1 for size in digits) > spare + 1
+    table = Table(
+        title=f"{clients} clients, {escape(scheme)}: training examples of each class",
+        title_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 0),
+        pad_edge=False,
+    )
+    table.add_column("client", no_wrap=True)
+    if wide:
+        table.add_column("classes", justify="right", no_wrap=True)
+        table.add_column("most of", no_wrap=True, max_width=max(8, spare - 8))
+    else:
+        for name, size in zip(classes, digits, strict=True):
+            table.add_column(escape(name[: max(size, 4)]), justify="right", no_wrap=True)
+    for heading in _HEADINGS.values():
+        table.add_column(heading, justify="right", style="bold", no_wrap=True)
+
+    def cells(row: Tensor, sizes: list[int]) -> list[str]:
+        most = [
+            escape(classes[c]) for c in row.argsort(descending=True, stable=True).tolist() if row[c]
+        ]
+        labels = [str(len(most)), " ".join(most)] if wide else [str(c or "·") for c in row.tolist()]
+        return [*labels, *map(str, sizes)]
+
+    shown = range(clients) if few else [*range(EDGE_ROWS), *range(clients - EDGE_ROWS, clients)]
+    for place, client in enumerate(shown):
+        if not few and place == EDGE_ROWS:
+            table.add_row("...", *["..."] * (len(table.columns) - 1))
+        table.add_row(
+            escape(names[client]), *cells(train[client], [int(t[client]) for t in totals])
+        )
+    table.add_section()
+    table.add_row("all", *cells(train.sum(0), [int(t.sum()) for t in totals]))
+    if not few:
+        blank = [""] * (len(table.columns) - 4)
+        table.add_row("smallest", *blank, *(str(int(t.min())) for t in totals))
+        table.add_row("largest", *blank, *(str(int(t.max())) for t in totals))
+    return table
+
+
+def table_text(table: Table, width: int = 100) -> str:
+    """Render a table as plain text of at most ``width`` columns, without colour."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, force_terminal=False).print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def plot_partition(partition: Partition, dataset: Dataset, part: str = "train") -> Figure:
+    """Draw clients by classes: darker for more examples, numbers in the cells, sums at the sides.
+
+    Args:
+        partition: The partition of N clients.
+        dataset: The data set it indexes, C classes.
+        part: ``train``, ``validation`` or ``test``.
+
+    Returns:
+        A figure of its own (no global state of pyplot): ``figure.savefig("partition.png")``.
+
+    Raises:
+        UserError: If ``part`` is none of the three.
+
+    Example:
+        >>> from pyro_pfedbayes.datasets import load_dataset
+        >>> from pyro_pfedbayes.partition import partition_labels
+        >>> digits = load_dataset("digits")
+        >>> figure = plot_partition(partition_labels(digits, 10, 5, 15, 15), digits)
+        >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+        ('class', 'client')
+    """
+    from matplotlib.figure import Figure
+
+    counts = partition.counts(dataset.y, dataset.num_classes, part)
+    clients, classes = counts.shape
+    row, column = min(0.34, MAX_INCHES / clients), min(0.6, MAX_INCHES / classes)
+    across, down = max(3.0, column * classes), max(1.2, row * clients)
+    row, column = down / clients, across / classes
+    longest = max(map(len, dataset.classes))
+    slanted = 0.085 * longest > column
+    left = 0.6 + 0.075 * max(map(len, partition.names))
+    below = 0.55 + (0.06 * longest if slanted else 0.0)
+    width, height = left + across + GAP + SIDE + 0.45, below + down + GAP + TOP + 0.45
+    figure = Figure(figsize=(width, height), dpi=120)
+
+    def axes(x: float, y: float, w: float, h: float, **options: Any) -> Axes:
+        return figure.add_axes((x / width, y / height, w / width, h / height), **options)
+
+    main = axes(left, below, across, down)
+    by_client = axes(left + across + GAP, below, SIDE, down, sharey=main)
+    by_class = axes(left, below + down + GAP, across, TOP, sharex=main)
+    numbered = (row >= 0.11, column >= 0.33)
+    _heat_map(main, counts, all(numbered))
+    _sums(by_client, by_class, counts, numbered)
+    _label(main, "y", partition.names, row, 0.11)
+    _label(main, "x", dataset.classes, column, 0.16)
+    if slanted:
+        main.tick_params(axis="x", labelrotation=40)
+        for text in main.get_xticklabels():
+            text.set(horizontalalignment="right", rotation_mode="anchor")
+    title = (
+        f"{dataset.name}, {partition.scheme}: {_PARTS[part]} examples, {int(counts.sum()):,} in all"
+    )
+    figure.text(0.1 / width, 1 - 0.1 / height, title, fontsize=10, verticalalignment="top")
+    return figure
+
+
+def _heat_map(axes: Axes, counts: Tensor, numbered: bool) -> None:
+    """Cells from white (none) to dark grey, with their number where there is room."""
+    from matplotlib.colors import PowerNorm
+
+    top = max(1, int(counts.max()))
+    # The square root tells few examples from none; a limit beyond the largest leaves that grey.
+    shade = PowerNorm(0.5, vmin=0, vmax=1.3 * top)
+    axes.imshow(counts.numpy(), cmap="Greys", norm=shade, aspect="auto", interpolation="nearest")
+    axes.set(xlabel="class", ylabel="client")
+    clients, classes = counts.shape
+    if not numbered:
+        return
+    axes.hlines(
+        [c - 0.5 for c in range(1, clients)], -0.5, classes - 0.5, colors="0.85", linewidth=0.4
+    )
+    axes.vlines(
+        [c - 0.5 for c in range(1, classes)], -0.5, clients - 0.5, colors="0.85", linewidth=0.4
+    )
+    size = 7 if clients <= MAX_INCHES / 0.2 else 5.5
+    for client, row in enumerate(counts.tolist()):
+        for label, count in enumerate(row):
+            if count:
+                ink = "white" if shade(count) > 0.58 else "black"
+                axes.text(
+                    label, client, str(count), color=ink, fontsize=size, ha="center", va="center"
+                )
+
+
+def _sums(by_client: Axes, by_class: Axes, counts: Tensor, numbered: tuple[bool, bool]) -> None:
+    """Bars of the examples a client, right, and a class, above."""
+    clients, classes = counts.shape
+    rows, columns = counts.sum(1).tolist(), counts.sum(0).tolist()
+    bars = by_client.barh(range(clients), rows, color="0.6", height=0.8 if numbered[0] else 1.0)
+    if numbered[0]:
+        by_client.bar_label(bars, fontsize=7 if clients <= MAX_INCHES / 0.2 else 5.5, padding=2)
+    bars = by_class.bar(range(classes), columns, color="0.6", width=0.8 if numbered[1] else 1.0)
+    if numbered[1]:
+        by_class.bar_label(bars, fontsize=7, padding=1)
+    by_client.set_xlim(0, max(1, *rows) * (1.45 if numbered[0] else 1.05))
+    by_class.set_ylim(0, max(1, *columns) * 1.3)
+    by_client.set_xlabel("sum of client", fontsize=8)
+    by_class.set_ylabel("sum of class", fontsize=8)
+    for axes in (by_client, by_class):
+        axes.tick_params(labelleft=False, labelbottom=False, left=False, bottom=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    if not numbered[0]:
+        by_client.tick_params(labelbottom=True, bottom=True, labelsize=7)
+    if not numbered[1]:
+        by_class.tick_params(labelleft=True, left=True, labelsize=7)
+
+
+def _label(axes: Axes, which: str, names: tuple[str, ...], inches: float, least: float) -> None:
+    """Name the ticks of an axis, as many as have ``least`` inches each."""
+    every = next(step for step in _STEPS if step * inches >= least or step >= len(names))
+    places = list(range(0, len(names), every))
+    ticks = axes.set_yticks if which == "y" else axes.set_xticks
+    ticks(places, [names[place] for place in places], fontsize=7 if inches < 0.2 else 8)

@@ -1,0 +1,66 @@
+"""Measures of how good and how sure predicted class probabilities are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["accuracy", "brier_score", "expected_calibration_error", "negative_log_likelihood"]
+
+
+def accuracy(probs: Tensor, y: Tensor) -> Tensor:
+    """Share of examples whose most probable class is right.
+
+    Args:
+        probs: Class probabilities ``[n, C]``.
+        y: Labels ``[n]``.
+
+    Returns:
+        A scalar in [0, 1]; NaN if there are no examples.
+
+    Example:
+        >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+        tensor(0.5000)
+    """
+    return (probs.argmax(-1) == y).float().mean()
+
+
+def negative_log_likelihood(probs: Tensor, y: Tensor) -> Tensor:
+    """Mean of -log p(y) in nats; probabilities are taken as at least the smallest normal number.
+
+    Args:
+        probs: Class probabilities ``[n, C]``.
+        y: Labels ``[n]``.
+    """
+    chosen = probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    return -chosen.clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
+
+
+def brier_score(probs: Tensor, y: Tensor) -> Tensor:
+    """Mean squared distance of the probabilities from the label's indicator (Brier 1950), in [0, 2].
+
+    Args:
+        probs: Class probabilities ``[n, C]``.
+        y: Labels ``[n]``.
+    """
+    truth = torch.nn.functional.one_hot(y, probs.shape[-1]).to(probs.dtype)
+    return (probs - truth).square().sum(-1).mean()
+
+
+def expected_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Tensor:
+    """Mean gap between confidence and accuracy over equal bins of confidence (Guo et al. 2017).
+
+    Args:
+        probs: Class probabilities ``[n, C]``.
+        y: Labels ``[n]``.
+        bins: Number of equal bins of [0, 1].
+
+    Returns:
+        A scalar in [0, 1]; NaN if there are no examples.
+    """
+    confidence, choice = probs.max(-1)
+    right = (choice == y).double()
+    index = torch.clamp((confidence * bins).ceil().long() - 1, 0, bins - 1)
+    gap = torch.zeros(bins, dtype=torch.float64, device=probs.device)
+    gap.index_add_(0, index, right - confidence.double())
+    return (gap.abs().sum() / len(y)).to(probs.dtype)

@@ -1,0 +1,73 @@
+"""Small federations that several tests share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.clients import FederatedData
+from pyro_pfedbayes.datasets import Dataset, load_dataset
+from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.likelihoods import Categorical
+from pyro_pfedbayes.models.networks import mlp
+from pyro_pfedbayes.partition import Partition, partition_labels
+
+CLASSES = 3
+
+
+def tiny_model(dtype: torch.dtype = torch.float64, **options: object) -> BayesianModel:
+    """A 4-5-3 network, T = 43."""
+    return BayesianModel(mlp([4, 5, CLASSES], seed=1).to(dtype), Categorical(CLASSES), **options)
+
+
+def random_gaussian(
+    model: BayesianModel, clients: int | None = None, seed: int = 0
+) -> MeanFieldGaussian:
+    """A Gaussian near nothing in particular, over the model's weights."""
+    stream = torch.Generator().manual_seed(seed)
+    batch = () if clients is None else (clients,)
+    dtype = model.prior.dtype
+
+    def normal(shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(*batch, *shape, generator=stream, dtype=dtype)
+
+    return MeanFieldGaussian(
+        {name: normal(shape) for name, shape in model.weight_shapes.items()},
+        {name: 0.1 + 0.5 * normal(shape).abs() for name, shape in model.weight_shapes.items()},
+        stacked=clients is not None,
+    )
+
+
+def random_batch(
+    clients: int, examples: int, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Inputs ``[N, b, 4]`` and labels ``[N, b]``."""
+    stream = torch.Generator().manual_seed(seed)
+    x = torch.randn(clients, examples, 4, generator=stream, dtype=dtype)
+    return x, torch.randint(CLASSES, (clients, examples), generator=stream)
+
+
+def toy_data(sizes: tuple[int, ...], seed: int = 0) -> FederatedData:
+    """Clients of the given training sizes with 6 test and 4 validation examples each; 4 features, 3 classes."""
+    stream = torch.Generator().manual_seed(seed)
+    total = sum(sizes) + 10 * len(sizes)
+    y = torch.arange(total) % CLASSES
+    centres = 3 * torch.randn(CLASSES, 4, generator=stream)
+    x = centres[y] + torch.randn(total, 4, generator=stream)
+    dataset = Dataset("toy", x, y, tuple("abc"), None, {})
+    parts: dict[str, list[Tensor]] = {"train": [], "validation": [], "test": []}
+    start = 0
+    for size in sizes:
+        for part, count in (("train", size), ("validation", 4), ("test", 6)):
+            parts[part].append(torch.arange(start, start + count))
+            start += count
+    partition = Partition("toy", *(tuple(parts[p]) for p in ("train", "validation", "test")))
+    return FederatedData(dataset, partition)
+
+
+def digits(**options: object) -> FederatedData:
+    """The embedded digits, split among ten clients."""
+    data = load_dataset("digits")
+    settings = {"train_per_class": 15, "test_per_class": 15, "validation": 0.2, **options}
+    return FederatedData(data, partition_labels(data, 10, 5, **settings))
