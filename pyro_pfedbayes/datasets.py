@@ -290,7 +290,9 @@ def _torchvision_part(
             if isinstance(error, RuntimeError) and "not found" in str(error):
                 return None
             reason = _one_line(error)
-            state = "could not be downloaded" if download else "cannot be read, a file may be corrupt"
+            state = (
+                "could not be downloaded" if download else "cannot be read, a file may be corrupt"
+            )
             raise UserError(f"{source.title} {state} ({reason}): {expected}") from None
 
     with warnings.catch_warnings():

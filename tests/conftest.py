@@ -17,3 +17,12 @@ def _untouched_globals() -> Iterator[None]:
     yield
     assert len(pyro.get_param_store()) == 0
     assert pyro.settings.get() == settings
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked ``cuda`` are skipped, visibly, where there is no such device."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

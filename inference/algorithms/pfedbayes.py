@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors, Upload
 from pyro_pfedbayes.inference.engine import GradientEngine
@@ -124,6 +124,12 @@ class PFedBayes:
                 raise UserError(f"{field} is {value}; it must be at least {least}")
             if value >= 1 and value != int(value):
                 raise UserError(f"{field} is {value}; it must be a whole number")
+        for field, hint in get_type_hints(type(self)).items():
+            value, options = getattr(self, field), get_args(hint)
+            if isinstance(value, str) and value not in options:
+                raise UserError(
+                    f"{field} is {value!r}{nearest(value, options)}; give one of {', '.join(options)}"
+                )
         if not 0 <= self.lr_final < float("inf"):
             raise UserError(f"lr_final is {self.lr_final}; it must be a number >= 0")
         if not 0 < self.beta <= 1:
@@ -297,10 +303,10 @@ class PFedBayes:
         restart = self.start == "server"
         if phase.name == "personal":
             restart = phase.first and self.personal_start == "server"
-        state = dict(cohort.state)
         if restart:
-            state |= _copies(*prior, len(cohort.clients))
-        return state
+            return {**cohort.state, **_copies(*prior, len(cohort.clients))}
+        own = {name: cohort.state[name].clone() for name in ("loc", "rho")}
+        return {**cohort.state, **own}
 
     def _follower(
         self, prior: tuple[Tensor, Tensor], cohort: Cohort, phase: Phase

