@@ -132,7 +132,9 @@ def hand_written_steps(data: FederatedData, steps: int) -> Callable[[], None]:
             eps = torch.randn(mu.shape)
             with torch.no_grad():
                 theta = forward(mu, rho, eps)
-            (g,) = torch.autograd.grad(loss(theta.requires_grad_(), x[rows, index], y[rows, index]), theta)
+            (g,) = torch.autograd.grad(
+                loss(theta.requires_grad_(), x[rows, index], y[rows, index]), theta
+            )
             with torch.no_grad():
                 mu.grad, rho.grad, _ = backward(g, mu, rho, eps)
             adam.step()
@@ -284,7 +286,9 @@ def _round_table(growth: list[dict[str, Any]]) -> Table:
     for row in growth:
         weights = sum(w.numel() for w in _network(row["hidden"]).parameters())
         figures = (f"{row['seconds']:.2f}", f"{row['peak_mib']:.0f}")
-        table.add_row(*(str(row[k]) for k in ("clients", "cohort", "hidden")), f"{weights:,}", *figures)
+        table.add_row(
+            *(str(row[k]) for k in ("clients", "cohort", "hidden")), f"{weights:,}", *figures
+        )
     return table
 
 

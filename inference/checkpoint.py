@@ -85,7 +85,9 @@ def load_checkpoint(
     path = folder / index["tensors"]
     try:
         if _sha256(path) != index["sha256"]:
-            raise UserError(f"checkpoint file {path} is damaged (its checksum is not the one recorded)")
+            raise UserError(
+                f"checkpoint file {path} is damaged (its checksum is not the one recorded)"
+            )
         tensors = load_file(path, device=str(device))
     except (OSError, SafetensorError) as problem:
         raise UserError(f"cannot read checkpoint file {path}: {_reason(problem)}") from problem
@@ -132,10 +134,14 @@ def _read_index(folder: Path) -> dict[str, Any]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise UserError(f"checkpoint index {path} is not readable JSON: {_reason(problem)}") from problem
+        raise UserError(
+            f"checkpoint index {path} is not readable JSON: {_reason(problem)}"
+        ) from problem
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         found = index.get("format") if isinstance(index, dict) else None
-        raise UserError(f"{path} is not a checkpoint of this version: format {found!r}, wanted {FORMAT!r}")
+        raise UserError(
+            f"{path} is not a checkpoint of this version: format {found!r}, wanted {FORMAT!r}"
+        )
     expected = {"tensors", "sha256", "round", "gradient_steps", "seconds", "history", "meta"}
     missing = sorted(expected - index.keys())
     if missing:

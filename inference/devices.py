@@ -15,8 +15,8 @@ __all__ = ["EngineChoice", "choose_engine", "resolve_device"]
 
 EngineChoice = Literal["auto", "eager", "traced", "compiled"]
 
-# Compiling saves about this many seconds of an evaluation per scalar weight of the stack …
-SAVED_PER_WEIGHT = 14e-9
+# Against replaying, compiled code saves about this many seconds an evaluation per scalar weight of the stack …
+SAVED_PER_WEIGHT = 10e-9
 # … and takes about half this long; it must save twice its cost.
 COMPILE_SECONDS = 40.0
 # On a GPU launching kernels one by one costs this much an evaluation, whatever their size.
@@ -69,7 +69,9 @@ def choose_engine(
     """
     if choice not in get_args(EngineChoice):
         options = get_args(EngineChoice)
-        raise UserError(f"engine is {choice!r}{nearest(choice, options)}; give one of {', '.join(options)}")
+        raise UserError(
+            f"engine is {choice!r}{nearest(choice, options)}; give one of {', '.join(options)}"
+        )
     possible = device.type == "cuda" or _has_compiler()
     if choice == "compiled" and not possible:
         raise UserError("engine is 'compiled', but there is no C++ compiler (g++) here; use traced")

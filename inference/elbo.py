@@ -20,8 +20,8 @@ class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
     """``TraceMeanField_ELBO`` that returns one loss a client and skips unused log-densities.
 
     Pyro's own class computes the log-density of every weight under model and guide and then discards it wherever
-    the KL divergence is closed, two thirds of a step for a small network. The loss and its gradients are equal; sites without a closed
-    form fall back to one Monte Carlo term, as in Pyro.
+    the KL divergence is closed. Here it is not computed. The loss and its gradients are equal; sites without a
+    closed form fall back to one Monte Carlo term, as in Pyro.
 
     Use it as Pyro's: ``ClientELBO()(model, guide)`` or in ``pyro.infer.SVI``. `client_losses` needs every site in
     the ``client`` plate.
@@ -53,7 +53,9 @@ class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
 
     def _particle(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: Any) -> Tensor:
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(
+            *args, **kwargs
+        )
         if pyro.settings.get("validate_infer"):
             _check_sites(model_trace, guide_trace)
         loss: Tensor | float = 0.0

@@ -2,7 +2,8 @@
 
 All ways run the same programs (model, guide, ELBO, noise handler). ``make_fx`` records the tensor operations that
 they make; replaying those costs no Python of Pyro's, and ``torch.compile`` fuses them. Everything that may change
-between steps is an input of the recording: parameters, prior, zeta, data scale, noise and batch. So nothing can go stale.
+between steps is an input of the recording (parameters, prior, zeta, data scale, noise and batch), so nothing
+can go stale.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.elbo import ClientELBO
 from pyro_pfedbayes.inference.guides import MeanFieldGuide, parameter_names
 from pyro_pfedbayes.inference.noise import Noise
+from pyro_pfedbayes.inference.recording import untranspose_products
 from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.settings import pyro_local
@@ -107,8 +109,10 @@ class GradientEngine:
         step = _gradient_function(programs, self.layout)
         if self.mode == "eager":
             return step
-        recording: Callable[..., Gradients] = make_fx(step)(*inputs)
-        return recording if self.mode == "traced" else torch.compile(recording, dynamic=False)
+        recording = make_fx(step)(*inputs)
+        if self.mode == "traced":
+            return recording
+        return torch.compile(untranspose_products(recording), dynamic=False)
 
 
 def _gradient_function(programs: _Programs, layout: FlatLayout) -> Callable[..., Gradients]:

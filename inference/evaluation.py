@@ -100,9 +100,7 @@ def predict_global(
     if draws == 0:
         probs = mean_predictive(model, belief, x)
     else:
-        probs = posterior_predictive(
-            model, belief, x, draws=draws, seed=seed_for(seed, "global")
-        )
+        probs = posterior_predictive(model, belief, x, draws=draws, seed=seed_for(seed, "global"))
     return _joined([probs], labels, owners, data)
 
 

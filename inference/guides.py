@@ -84,7 +84,7 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
             )
 
     def __call__(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Run the guide with its parameters local to it, whatever Pyro's setting, so nothing leaks into the global store."""
+        """Run the guide with its parameters local to it, whatever Pyro's setting."""
         with local_parameters():
             weights: dict[str, Tensor] = super().__call__(*args, **kwargs)
         return weights
@@ -102,7 +102,9 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
             return {
                 name: pyro.sample(
                     name,
-                    dist.Normal(_get(self.locs, name), _get(self.scales, name)).to_event(len(shape)),
+                    dist.Normal(_get(self.locs, name), _get(self.scales, name)).to_event(
+                        len(shape)
+                    ),
                 )
                 for name, shape in model.weight_shapes.items()
             }

@@ -18,8 +18,8 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
     """Group clients so that mean_i min_k KL(q^i‖w_k) is small: Lloyd's algorithm with Gaussians for centres.
 
     This is hard-assignment EM for the projection of the clients onto a mixture of ``kinds`` mean-field Gaussians;
-    with many weights the soft responsibilities are 0 or 1 anyway. Each step lowers the objective: centres are barycentres, which
-    minimise it for given groups. It starts from clients far apart and keeps the best of a few
+    with many weights the soft responsibilities are 0 or 1 anyway. Each step lowers the objective: centres are
+    barycentres, which minimise it for given groups. It starts from clients far apart and keeps the best of a few
     deterministic starts.
 
     Args:
@@ -80,7 +80,8 @@ def _divergence(loc: Tensor, scale: Tensor, w_loc: Tensor, w_scale: Tensor) -> T
     return torch.stack(
         [
             (
-                torch.log(w_scale / s) + 0.5 * ((s / w_scale) ** 2 + ((m - w_loc) / w_scale) ** 2 - 1)
+                torch.log(w_scale / s)
+                + 0.5 * ((s / w_scale) ** 2 + ((m - w_loc) / w_scale) ** 2 - 1)
             ).sum()
             for m, s in zip(loc, scale, strict=True)
         ]

@@ -15,28 +15,35 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class RowAdam:
     """Adam (Kingma & Ba 2015) over the rows of ``[S, T]`` matrices, a client a row.
 
-    Every row is a parameter of its own for ``torch.optim.Adam``, sharing memory with the matrix: one fused
-    call updates all, and a row that sits out a round keeps its moments and its step count. So the result equals S separate Adams.
+    Every row is a parameter of its own for ``torch.optim.Adam``, sharing memory with the matrix: one fused call
+    updates all, and a row that sits out a round keeps its moments and its step count. So the result equals S
+    separate Adams.
 
     Args:
         matrices: What to optimize, updated in place; each ``[S, T]`` and contiguous.
         state: What `state` returned for these clients; None or empty to start afresh.
     """
 
-    def __init__(self, matrices: Sequence[Tensor], state: Mapping[str, Tensor] | None = None) -> None:
-        state = state or self.fresh_state(matrices)
+    def __init__(
+        self, matrices: Sequence[Tensor], state: Mapping[str, Tensor] | None = None
+    ) -> None:
+        state = dict(state) if state else self.fresh_state(matrices)
         self._rows = [[row.detach() for row in matrix] for matrix in matrices]
         leaves = [row for rows in self._rows for row in rows]
         # Only the fused kernels keep the step count on the device.
         fused = leaves[0].device.type in ("cpu", "cuda")
         self._adam = torch.optim.Adam(leaves, lr=1e-3, fused=fused)
         counts = state["step"].to(leaves[0].device if fused else "cpu")
+        self._moments = {
+            f"{name}.{index}": state[f"{name}.{index}"].clone(memory_format=torch.contiguous_format)
+            for index in range(len(matrices))
+            for name in _MOMENTS
+        }
         for index, rows in enumerate(self._rows):
             for client, row in enumerate(rows):
-                self._adam.state[row] = {
-                    "step": counts[client].clone(),
-                    **{name: state[f"{name}.{index}"][client].clone() for name in _MOMENTS},
-                }
+                # Views, so that the matrices always hold the present moments.
+                own = {name: self._moments[f"{name}.{index}"][client] for name in _MOMENTS}
+                self._adam.state[row] = {"step": counts[client].clone(), **own}
 
     @staticmethod
     def fresh_state(matrices: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -58,9 +65,5 @@ class RowAdam:
 
     def state(self) -> dict[str, Tensor]:
         """Moments ``[S, T]`` of each matrix and the step count ``[S]``, stacked by client."""
-        stacked = {
-            f"{name}.{index}": torch.stack([self._adam.state[row][name] for row in rows])
-            for index, rows in enumerate(self._rows)
-            for name in _MOMENTS
-        }
-        return {**stacked, "step": torch.stack([self._adam.state[row]["step"] for row in self._rows[0]])}
+        steps = torch.stack([self._adam.state[row]["step"] for row in self._rows[0]])
+        return {**self._moments, "step": steps}

@@ -31,7 +31,7 @@ def closed_form(uploads: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tenso
 
 
 def momentum_step(previous: Tensor, average: Tensor, beta: float) -> Tensor:
-    """v <- (1 - beta) v + beta mean_i v_i, the server's step of Algorithm 1 (Zhang et al. 2022, section 4)."""
+    """V <- (1 - beta) v + beta mean_i v_i, the server's step of Algorithm 1 (Zhang et al. 2022, section 4)."""
     return (1.0 - beta) * previous + beta * average
 
 

@@ -34,9 +34,7 @@ class FederationState:
     clients: Rows = field(default_factory=dict)
     history: tuple[dict[str, Any], ...] = ()
     gradient_steps: int = 0
-    seconds: Mapping[str, float] = field(
-        default_factory=lambda: {"train": 0.0, "evaluate": 0.0}
-    )
+    seconds: Mapping[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
 
 
 def gather_rows(

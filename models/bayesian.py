@@ -114,7 +114,9 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         prior = initial_gaussian(network, rho) if prior is None else prior
         _check_prior(prior, shapes)
         if not (zeta > 0 and zeta < float("inf")):
-            raise UserError(f"zeta is {zeta}; it must be a positive number (the paper uses 0.5 to 20)")
+            raise UserError(
+                f"zeta is {zeta}; it must be a positive number (the paper uses 0.5 to 20)"
+            )
         # In a tuple, or the network's own weights would count as parameters of the model.
         self._network = (network,)
         self.likelihood = likelihood

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
@@ -43,7 +42,9 @@ class Categorical:
 
     def __post_init__(self) -> None:
         if self.num_classes < 2:
-            raise UserError(f"Categorical: num_classes is {self.num_classes}; at least 2 are needed")
+            raise UserError(
+                f"Categorical: num_classes is {self.num_classes}; at least 2 are needed"
+            )
 
     def distribution(self, outputs: Tensor) -> dist.TorchDistribution:
         """Categorical with logits ``outputs [..., n, C]``, batch shape ``[..., n]``."""

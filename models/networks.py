@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -44,9 +45,11 @@ def mlp(sizes: Sequence[int], *, seed: int = 0) -> nn.Sequential:
         torch.Size([3, 10])
     """
     if len(sizes) < 2 or min(sizes) < 1:
-        raise UserError(f"mlp: sizes {list(sizes)} must name at least an input and an output, all >= 1")
+        raise UserError(
+            f"mlp: sizes {list(sizes)} must name at least an input and an output, all >= 1"
+        )
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-    for depth, (fan_in, fan_out) in enumerate(zip(sizes[:-2], sizes[1:-1], strict=True), start=1):
+    for depth, (fan_in, fan_out) in enumerate(pairwise(sizes[:-1]), start=1):
         layers[f"fc{depth}"] = nn.Linear(fan_in, fan_out)
         layers[f"relu{depth}"] = nn.ReLU()
     layers["head"] = nn.Linear(sizes[-2], sizes[-1])
@@ -91,7 +94,9 @@ def vgg(
         if entry == "M":
             size //= 2
             if size < 1:
-                raise UserError(f"vgg: {list(config)} pools {image_size}x{image_size} images to nothing")
+                raise UserError(
+                    f"vgg: {list(config)} pools {image_size}x{image_size} images to nothing"
+                )
             layers[f"pool{depth}"] = nn.MaxPool2d(2)
         elif isinstance(entry, int) and entry > 0:
             depth += 1
@@ -99,7 +104,9 @@ def vgg(
             layers[f"relu{depth}"] = nn.ReLU()
             channels = entry
         else:
-            raise UserError(f"vgg: {entry!r} in {list(config)} is neither a number of channels nor 'M'")
+            raise UserError(
+                f"vgg: {entry!r} in {list(config)} is neither a number of channels nor 'M'"
+            )
     layers["flatten"] = nn.Flatten()
     layers["head"] = nn.Linear(channels * size * size, num_classes)
     return _he_initialised(nn.Sequential(layers), seed)

@@ -57,7 +57,7 @@ _HOMES = {
     "vgg": "models.networks",
 }
 
-__all__ = [*sorted(_HOMES)]  # noqa: PLE0604
+__all__ = [*sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:

@@ -147,7 +147,9 @@ def save_datatree(tree: xr.DataTree, path: str | os.PathLike[str]) -> Path:
         os.replace(temporary, target)
     except (OSError, RuntimeError) as problem:
         # HDF5 tells of a full disk in its own words, and sometimes as RuntimeError.
-        raise OSError(getattr(problem, "errno", None) or 0, _one_line(problem), str(target)) from problem
+        raise OSError(
+            getattr(problem, "errno", None) or 0, _one_line(problem), str(target)
+        ) from problem
     finally:
         temporary.unlink(missing_ok=True)
     return target

@@ -140,7 +140,9 @@ class PFedBayes:
                 "least one round go together"
             )
         if self.kinds > 1 and self.server_rule != "closed-form":
-            raise UserError("kinds needs server_rule 'closed-form'; the gradient rule knows one w only")
+            raise UserError(
+                "kinds needs server_rule 'closed-form'; the gradient rule knows one w only"
+            )
 
     def check(self, rounds: int, clients: int) -> None:
         """Refuse phases longer than the run, and more kinds than clients."""
@@ -165,8 +167,8 @@ class PFedBayes:
     def client_init(self, server: Tensors, count: int) -> Tensors:
         """A client that has never trained believes what the server believes."""
         rows = _copies(server["loc"], server["scale"], count)
-        fresh = RowAdam.fresh_state([rows["loc"], rows["rho"]])
         if self.optimizer_state == "kept":
+            fresh = RowAdam.fresh_state([rows["loc"], rows["rho"]])
             rows |= _add(fresh, "adam.")
             if self.server_rule == "gradient":
                 rows |= _add(fresh, "follower.")
@@ -374,7 +376,9 @@ class _Follower:
         with torch.enable_grad():
             loc, rho = self.loc.detach().requires_grad_(), self.rho.detach().requires_grad_()
             q = MeanFieldGaussian.unchecked({"theta": q_loc}, {"theta": q_scale}, stacked=True)
-            w = MeanFieldGaussian.unchecked({"theta": loc}, {"theta": F.softplus(rho)}, stacked=True)
+            w = MeanFieldGaussian.unchecked(
+                {"theta": loc}, {"theta": F.softplus(rho)}, stacked=True
+            )
             gradients = torch.autograd.grad(zeta * q.kl(w).sum(), (loc, rho))
         self.adam.step(gradients, self.lr)
 

@@ -51,7 +51,7 @@ def test_an_interrupted_write_leaves_the_previous_checkpoint(saved, monkeypatch)
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(UserError, match="cannot write checkpoint .*No space left on device"):
+    with pytest.raises(UserError, match=r"cannot write checkpoint .*No space left on device"):
         save_checkpoint(folder, later, {})
     assert same(load_checkpoint(folder)[0], state)
     assert not list(folder.glob(".*.tmp"))

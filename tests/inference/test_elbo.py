@@ -171,5 +171,8 @@ def test_a_site_missing_from_the_guide_is_named() -> None:
     def empty(*args) -> None:
         pass
 
-    with pyro_local(validate=True), pytest.raises(ValueError, match=r"site 'fc1.weight' is in the model"):
+    with (
+        pyro_local(validate=True),
+        pytest.raises(ValueError, match=r"site 'fc1.weight' is in the model"),
+    ):
         ClientELBO().client_losses(model, empty, x, y)

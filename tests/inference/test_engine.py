@@ -11,7 +11,9 @@ from tests.helpers import random_batch, random_gaussian, tiny_model
 S, B, K = 3, 6, 2
 
 
-def inputs(engine: GradientEngine, *, stacked_prior: bool = False, mask: bool = True, seed: int = 0):
+def inputs(
+    engine: GradientEngine, *, stacked_prior: bool = False, mask: bool = True, seed: int = 0
+):
     model, layout = engine.model, engine.layout
     dtype = model.prior.dtype
     stream = torch.Generator().manual_seed(seed)

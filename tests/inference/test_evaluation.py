@@ -26,9 +26,7 @@ def test_measures_are_pooled_over_examples() -> None:
     fed = toy_federation()
     _, everyone = fed.predictions(fed.initial_state(), "test", draws=4)
     figures = measures(everyone)
-    right = sum(
-        float((probs.argmax(-1) == y).sum()) for probs, y in everyone.by_client().values()
-    )
+    right = sum(float((probs.argmax(-1) == y).sum()) for probs, y in everyone.by_client().values())
     assert figures["accuracy"] == pytest.approx(right / len(everyone.y))
     assert set(figures) == {"accuracy", "nll", "ece", "brier"}
 

@@ -120,7 +120,9 @@ def test_participation_draws_by_seed_and_idle_clients_keep_their_q() -> None:
     assert float((counts - 120).abs().max()) < 5 * math.sqrt(300 * 0.4 * 0.6)
 
 
-@pytest.mark.parametrize(("participation", "size"), [(None, 5), (3, 3), (0.4, 2), (0.01, 1), (5, 5)])
+@pytest.mark.parametrize(
+    ("participation", "size"), [(None, 5), (3, 3), (0.4, 2), (0.01, 1), (5, 5)]
+)
 def test_participation_is_a_number_or_a_fraction(participation, size) -> None:
     assert toy_federation(participation=participation).cohort_size == size
 
@@ -170,7 +172,7 @@ def test_a_diverging_client_is_named_and_left_out() -> None:
 
 def test_if_everyone_diverges_the_run_stops_with_advice() -> None:
     fed = poisoned(poisoned(toy_federation(sizes=(20, 5)), 0), 1)
-    with pytest.raises(UserError, match="round 1: every client diverged.*lower learning rate"):
+    with pytest.raises(UserError, match=r"round 1: every client diverged.*lower learning rate"):
         fed.run(2)
 
 

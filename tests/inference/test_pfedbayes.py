@@ -105,14 +105,18 @@ def test_gradient_rule_follows_q_and_averages_with_momentum() -> None:
     algorithm, engine, server, cohort, at = setting(**options)
     update = algorithm.client_update(engine, server, cohort, at)
     closed = setting(start="own", optimizer_state=algorithm.optimizer_state)[0]
-    loc, rho = (t.clone().requires_grad_() for t in (server["loc"], inverse_softplus(server["scale"])))
+    loc, rho = (
+        t.clone().requires_grad_() for t in (server["loc"], inverse_softplus(server["scale"]))
+    )
     adam = torch.optim.Adam([loc, rho], lr=0.02)
     for steps in range(1, 5):
         # q after `steps` steps, from the closed-form variant whose q does not depend on the server's rule.
         short = dataclasses.replace(closed, local_steps=steps)
         q = short.client_update(engine, server, cohort, at).upload
         w = torch.distributions.Normal(loc, F.softplus(rho))
-        kl = torch.distributions.kl_divergence(torch.distributions.Normal(q["loc"][0], q["scale"][0]), w)
+        kl = torch.distributions.kl_divergence(
+            torch.distributions.Normal(q["loc"][0], q["scale"][0]), w
+        )
         adam.zero_grad()
         kl.sum().backward()
         adam.step()
@@ -130,7 +134,9 @@ def test_unofficial_objective_by_hand() -> None:
     options = {"objective": "unofficial", "local_steps": 1, "zeta": 10.0}
     algorithm, engine, server, cohort, at = setting(clients=(0,), **options)
     update = algorithm.client_update(engine, server, cohort, at)
-    loc, rho = (t.clone().requires_grad_() for t in (server["loc"], inverse_softplus(server["scale"])))
+    loc, rho = (
+        t.clone().requires_grad_() for t in (server["loc"], inverse_softplus(server["scale"]))
+    )
     adam = torch.optim.Adam([loc, rho], lr=algorithm.lr)
     noise = NoiseStreams(at.seed, at.index, [0], 1, like=loc[None])
     x, y = (part[0] for part in cohort.plan.batch(0))
@@ -152,7 +158,9 @@ def test_unofficial_objective_by_hand() -> None:
 def test_shared_adam_starts_everyone_at_the_servers_averages() -> None:
     algorithm, engine, server, cohort, at = setting(optimizer_state="shared")
     update = algorithm.client_update(engine, server, cohort, at)
-    server = algorithm.server_update(server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at)
+    server = algorithm.server_update(
+        server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at
+    )
     average = update.upload["adam.exp_avg_sq.0"].mean(0)
     torch.testing.assert_close(server["adam.exp_avg_sq.0"], average)
     assert server["adam.step"].item() == 4
@@ -171,7 +179,9 @@ def test_own_adam_stays_with_the_client(optimizer_state) -> None:
     second = Round(1, 10, seed=3)
     kept = Cohort(cohort.clients, {**cohort.state, **update.state}, cohort.plan)
     fresh = Cohort(cohort.clients, {**kept.state, **_fresh(update)}, cohort.plan)
-    results = [algorithm.client_update(engine, server, c, second).upload["loc"] for c in (kept, fresh)]
+    results = [
+        algorithm.client_update(engine, server, c, second).upload["loc"] for c in (kept, fresh)
+    ]
     assert torch.equal(*results) == (optimizer_state == "reset")
 
 
@@ -184,7 +194,9 @@ def test_restarting_and_carrying_on() -> None:
     for start in ("server", "own"):
         algorithm, engine, server, cohort, at = setting(start=start)
         moved = {**cohort.state, "loc": cohort.state["loc"] + 1.0}
-        result = algorithm.client_update(engine, server, Cohort(cohort.clients, moved, cohort.plan), at)
+        result = algorithm.client_update(
+            engine, server, Cohort(cohort.clients, moved, cohort.plan), at
+        )
         # Four steps of 0.01 move a weight by about 0.04 at the most: near where it began.
         distance = (result.upload["loc"] - server["loc"]).abs().median()
         assert (distance < 0.1) == (start == "server")
@@ -218,7 +230,9 @@ def test_kinds_get_their_own_prior_and_barycentre() -> None:
     second = algorithm.client_update(engine, after, cohort, Round(6, 10, 3))
     torch.testing.assert_close(second.upload["loc"][1], far[1], rtol=0, atol=0.1)
     # A kind without uploads in a round keeps its Gaussian.
-    only = Upload((0, 2), {k: v[[0, 2]] for k, v in second.upload.items()}, cohort.plan.sizes[[0, 2]])
+    only = Upload(
+        (0, 2), {k: v[[0, 2]] for k, v in second.upload.items()}, cohort.plan.sizes[[0, 2]]
+    )
     last = algorithm.server_update(after, [only], Round(6, 10, 3))
     assert torch.equal(last["kinds.loc"][1], after["kinds.loc"][1])
     assert not torch.equal(last["kinds.loc"][0], after["kinds.loc"][0])
@@ -242,7 +256,10 @@ def test_personal_rounds_leave_the_server_alone() -> None:
         ({"local_steps": 1.5}, "local_steps is 1.5; it must be a whole number"),
         ({"beta": 0.0}, r"beta is 0.0; it must lie in \(0, 1\]"),
         ({"kinds": 2}, "kinds is 2 and kind_rounds 0"),
-        ({"kinds": 2, "kind_rounds": 3, "server_rule": "gradient"}, "needs server_rule 'closed-form'"),
+        (
+            {"kinds": 2, "kind_rounds": 3, "server_rule": "gradient"},
+            "needs server_rule 'closed-form'",
+        ),
         ({"start": "server "}, "start is 'server '; did you mean 'server'"),
         ({"objective": "papr"}, "did you mean 'paper'"),
     ],

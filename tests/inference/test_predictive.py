@@ -35,7 +35,9 @@ def test_stack_equals_clients_alone_and_chunks_do_not_matter() -> None:
     belief = random_gaussian(model, clients=2)
     x = random_batch(2, 7)[0]
     whole = posterior_predictive(model, belief, x, draws=3, seed=1)
-    torch.testing.assert_close(whole, posterior_predictive(model, belief, x, draws=3, seed=1, chunk=2))
+    torch.testing.assert_close(
+        whole, posterior_predictive(model, belief, x, draws=3, seed=1, chunk=2)
+    )
     # A client's stream is its own: the other client's belief does not matter.
     other = random_gaussian(model, clients=2, seed=8)
     mixed = MeanFieldGaussian.stack([belief.client(0), other.client(1)])

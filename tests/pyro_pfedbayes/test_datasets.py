@@ -15,6 +15,7 @@ import torch
 from pyro_pfedbayes.datasets import Dataset, default_data_dir, load_dataset
 from pyro_pfedbayes.errors import UserError
 
+
 def message(call: Any, *args: Any, **options: Any) -> str:
     with pytest.raises(UserError) as caught:
         call(*args, **options)

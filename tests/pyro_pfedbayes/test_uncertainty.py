@@ -47,4 +47,6 @@ def test_perfect_predictions_score_perfectly() -> None:
 
 def test_no_examples_are_not_a_zero() -> None:
     probs, y = torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)
-    assert all(bool(f(probs, y).isnan()) for f in (accuracy, brier_score, expected_calibration_error))
+    assert all(
+        bool(f(probs, y).isnan()) for f in (accuracy, brier_score, expected_calibration_error)
+    )
