@@ -29,11 +29,10 @@ class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
 
     def client_losses(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO of each client, ``[N]`` in nats, averaged over ``num_particles`` draws."""
-        total: Tensor | float = 0.0
-        for _ in range(self.num_particles):
+        total = self._particle(model, guide, args, kwargs)
+        for _ in range(self.num_particles - 1):
             total = total + self._particle(model, guide, args, kwargs)
-        assert isinstance(total, Tensor)
-        return total / self.num_particles
+        return total / self.num_particles if self.num_particles > 1 else total
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO summed over clients, a scalar in nats."""

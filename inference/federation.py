@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
-from pyro_pfedbayes.inference.algorithms.base import Algorithm, ClientUpdate, Cohort, Round, Upload
+from pyro_pfedbayes.inference.algorithms.base import Algorithm, Round
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
+from pyro_pfedbayes.inference.cohort import CohortWork, in_chunks
 from pyro_pfedbayes.inference.devices import EngineChoice, choose_engine, resolve_device
 from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.evaluation import (
@@ -24,7 +24,7 @@ from pyro_pfedbayes.inference.evaluation import (
     predict_global,
     predict_personal,
 )
-from pyro_pfedbayes.inference.state import FederationState, gather_rows, row_copies
+from pyro_pfedbayes.inference.state import FederationState, gather_rows
 from pyro_pfedbayes.inference.summary import summarize
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.randomness import generator, seed_for
@@ -210,8 +210,11 @@ class Federation:
         started = time.perf_counter()
         at = Round(state.round, rounds, self.seed)
         cohort = self.draw_cohort(at, everyone=self.algorithm.needs_everyone(at))
-        work = _CohortWork(self, state, cohort, at)
-        server = self.algorithm.server_update(state.server, work.uploads(), at)
+        engine = self.engine_for(rounds)
+        work = CohortWork(
+            self.algorithm, engine, self.data, state, at, chunk=self.chunk, store=self._store
+        )
+        server = self.algorithm.server_update(state.server, work.uploads(cohort), at)
         for client in work.dropped:
             warnings.warn(
                 f"client {client} diverged in round {at.index + 1} (numbers are not finite); its update is left out",
@@ -266,7 +269,7 @@ class Federation:
     ) -> Iterator[tuple[Sequence[int], MeanFieldGaussian]]:
         """Client numbers and their stacked q^i, a chunk at a time."""
         layout_engine = GradientEngine(self.model)
-        for clients in _chunks(range(self.data.num_clients), self.chunk):
+        for clients in in_chunks(range(self.data.num_clients), self.chunk):
             rows = gather_rows(self.algorithm, state.server, state.clients, clients, self.device)
             yield clients, self.algorithm.personal_belief(layout_engine, rows)
 
@@ -338,62 +341,6 @@ class Federation:
             ) from problem
 
 
-class _CohortWork:
-    """The client side of one round, streamed to the server a chunk at a time."""
-
-    def __init__(
-        self, federation: Federation, state: FederationState, cohort: Sequence[int], at: Round
-    ) -> None:
-        self._federation, self._state, self._cohort, self._at = federation, state, cohort, at
-        self.rows = dict(state.clients)
-        self.dropped: list[int] = []
-        self._losses: list[Tensor] = []
-
-    @property
-    def mean_loss(self) -> float:
-        """Objective averaged over the clients kept, in nats."""
-        return float(torch.cat(self._losses).mean()) if self._losses else float("nan")
-
-    def uploads(self) -> Iterator[Upload]:
-        """Train chunk after chunk; yield what the clients with finite numbers send."""
-        fed, at = self._federation, self._at
-        engine = fed.engine_for(at.total)
-        for clients in _chunks(self._cohort, fed.chunk):
-            state = gather_rows(
-                fed.algorithm, self._state.server, self._state.clients, clients, fed.device
-            )
-            plan = fed.data.plan(
-                clients, fed.algorithm.local_steps, fed.algorithm.batch_size, at.seed, at.index
-            )
-            cohort = Cohort(tuple(clients), state, plan)
-            update = fed.algorithm.client_update(engine, self._state.server, cohort, at)
-            finite = _finite_clients(update)
-            keep = finite.tolist()
-            self.rows |= row_copies(update.state, clients, keep, fed._store)
-            self.dropped += [i for i, kept in zip(clients, keep, strict=True) if not kept]
-            self._losses.append(update.loss[finite])
-            if all(keep):
-                yield Upload(cohort.clients, update.upload, plan.sizes)
-            elif any(keep):
-                kept = tuple(i for i, good in zip(clients, keep, strict=True) if good)
-                rows = {name: tensor[finite] for name, tensor in update.upload.items()}
-                yield Upload(kept, rows, plan.sizes[finite])
-        if len(self.dropped) == len(self._cohort):
-            raise UserError(
-                f"round {at.index + 1}: every client diverged (numbers are not finite); "
-                "a lower learning rate helps"
-            )
-
-
-def _finite_clients(update: ClientUpdate) -> Tensor:
-    """True for the clients ``[S]`` whose loss and upload are finite."""
-    finite = update.loss.isfinite()
-    for tensor in update.upload.values():
-        # A sum is not finite if one of its terms is not, and cheaper to look at than all of them.
-        finite = finite & tensor.flatten(1).sum(1).isfinite() if tensor.dim() > 1 else finite
-    return finite
-
-
 def _cohort_size(participation: int | float | None, clients: int) -> int:
     if participation is None:
         return clients
@@ -406,8 +353,3 @@ def _cohort_size(participation: int | float | None, clients: int) -> int:
     if participation > clients:
         raise UserError(f"participation is {participation:g}, but there are only {clients} clients")
     return int(participation)
-
-
-def _chunks(clients: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(clients), size):
-        yield clients[start : start + size]

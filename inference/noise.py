@@ -15,7 +15,7 @@ from pyro_pfedbayes.randomness import generator
 __all__ = ["Noise", "NoiseStreams"]
 
 
-class Noise(Messenger):
+class Noise(Messenger):  # type: ignore[misc]
     """Make ``Normal`` sites take the value ``loc + scale * eps`` with the eps given, differentiably.
 
     With it a run is a function of its noise: the same eps gives the same step, whoever draws it. Sites without

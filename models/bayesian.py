@@ -125,9 +125,9 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         self.prior_scale = TensorTable(prior.scale)
         self._prior_stacked = prior.stacked
         self.constants = TensorTable({k: v.detach() for k, v in network.named_buffers()})
-        options = {"dtype": prior.dtype, "device": prior.device}
-        self.register_buffer("zeta", torch.as_tensor(zeta, **options))
-        self.register_buffer("data_scale", torch.as_tensor(data_scale, **options))
+        for name, value in (("zeta", zeta), ("data_scale", data_scale)):
+            tensor = torch.as_tensor(value, dtype=prior.dtype, device=prior.device)
+            self.register_buffer(name, tensor)
 
     @property
     def network(self) -> nn.Module:

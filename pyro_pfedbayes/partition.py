@@ -123,21 +123,8 @@ def partition_labels(
         >>> len(part.train[0]), len(part.validation[0]), len(part.test[0])
         (60, 15, 75)
     """
-    if scheme not in LABEL_SCHEMES:
-        hint = nearest(scheme, LABEL_SCHEMES)
-        raise UserError(
-            f"unknown label scheme '{scheme}'{hint} (known: {', '.join(LABEL_SCHEMES)})"
-        )
+    _check_labels(dataset, clients, labels_per_client, train_per_class, test_per_class, scheme)
     num_classes = dataset.num_classes
-    check_count("clients", clients, 1)
-    check_count("labels_per_client", labels_per_client, 1)
-    if labels_per_client > num_classes:
-        raise UserError(
-            f"labels_per_client is {labels_per_client}, "
-            f"but {dataset.name} has {num_classes} classes"
-        )
-    check_count("train_per_class", train_per_class, 1)
-    check_count("test_per_class", test_per_class, 0)
     held = label_sets(scheme, clients, labels_per_client, num_classes, seed)
     y = dataset.y.cpu().numpy()
     each = train_per_class + test_per_class
@@ -249,6 +236,27 @@ def _dirichlet_rng(clients: int, alpha: float, seed: int) -> np.random.Generator
     ):
         raise UserError(f"alpha is {alpha!r}: wanted a number above 0")
     return stream(seed, "proportions")
+
+
+def _check_labels(
+    dataset: Dataset, clients: int, labels_per_client: int, train: int, test: int, scheme: str
+) -> None:
+    """Raise UserError about the first argument of a label split that is out of range."""
+    if scheme not in LABEL_SCHEMES:
+        hint = nearest(scheme, LABEL_SCHEMES)
+        raise UserError(
+            f"unknown label scheme '{scheme}'{hint} (known: {', '.join(LABEL_SCHEMES)})"
+        )
+    num_classes = dataset.num_classes
+    check_count("clients", clients, 1)
+    check_count("labels_per_client", labels_per_client, 1)
+    if labels_per_client > num_classes:
+        raise UserError(
+            f"labels_per_client is {labels_per_client}, "
+            f"but {dataset.name} has {num_classes} classes"
+        )
+    check_count("train_per_class", train, 1)
+    check_count("test_per_class", test, 0)
 
 
 def _check_supply(dataset: Dataset, holders: NDArray[np.int64], train: int, test: int) -> None:

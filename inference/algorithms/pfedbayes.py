@@ -14,6 +14,7 @@ from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors, Upload
 from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.follower import Follower
 from pyro_pfedbayes.inference.guides import inverse_softplus
 from pyro_pfedbayes.inference.kinds import discover_kinds
 from pyro_pfedbayes.inference.noise import NoiseStreams
@@ -312,12 +313,12 @@ class PFedBayes:
 
     def _follower(
         self, prior: tuple[Tensor, Tensor], cohort: Cohort, phase: Phase
-    ) -> _Follower | None:
+    ) -> Follower | None:
         if self.server_rule != "gradient" or phase.name == "personal":
             return None
         rows = _copies(*prior, len(cohort.clients))
         adam = RowAdam([rows["loc"], rows["rho"]], _sub(cohort.state, "follower."))
-        return _Follower(rows["loc"], rows["rho"], adam, self.server_lr)
+        return Follower(rows["loc"], rows["rho"], adam, self.server_lr)
 
     def _importance(self, upload: Upload) -> Tensor:
         return upload.sizes if self.weighting == "examples" else torch.ones_like(upload.sizes)
@@ -328,8 +329,8 @@ class PFedBayes:
         for upload in uploads:
             sent, importance = dict(upload.tensors), self._importance(upload)
             if self.server_rule == "closed-form":
-                loc, scale = {"theta": sent.pop("loc")}, {"theta": sent.pop("scale")}
-                moments.add(MeanFieldGaussian.unchecked(loc, scale, stacked=True), importance)
+                locs, scales = {"theta": sent.pop("loc")}, {"theta": sent.pop("scale")}
+                moments.add(MeanFieldGaussian.unchecked(locs, scales, stacked=True), importance)
             mean.add(sent, importance)
         averages = mean.result()
         if self.server_rule == "closed-form":
@@ -361,26 +362,6 @@ class PFedBayes:
                 kinds[name] = kinds.get(name, blank).clone()
                 kinds[name][k] = value
         return {**server, **_add(kinds, KINDS)}
-
-
-@dataclass(frozen=True)
-class _Follower:
-    """The localized w_i of Algorithm 1, which follows q^i by gradient steps on KL(q^i || w_i)."""
-
-    loc: Tensor
-    rho: Tensor
-    adam: RowAdam
-    lr: float
-
-    def step(self, q_loc: Tensor, q_scale: Tensor, zeta: Tensor) -> None:
-        with torch.enable_grad():
-            loc, rho = self.loc.detach().requires_grad_(), self.rho.detach().requires_grad_()
-            q = MeanFieldGaussian.unchecked({"theta": q_loc}, {"theta": q_scale}, stacked=True)
-            w = MeanFieldGaussian.unchecked(
-                {"theta": loc}, {"theta": F.softplus(rho)}, stacked=True
-            )
-            gradients = torch.autograd.grad(zeta * q.kl(w).sum(), (loc, rho))
-        self.adam.step(gradients, self.lr)
 
 
 def _of_clients(server: Tensors, cohort: Cohort) -> Tensors:

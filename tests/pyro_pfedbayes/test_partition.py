@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pyro_pfedbayes.datasets import Dataset, load_dataset
-from pyro_pfedbayes.dealing import cut, fill_empty, hold_out, label_sets, shuffled
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.partition import (
     PARTS,
     Partition,
     paper_split,
-    partition_column,
     partition_dirichlet,
     partition_labels,
     partition_quantity,
-    plot_partition,
 )
 
 
@@ -125,37 +117,6 @@ def test_blocks_make_two_kinds_of_client_and_rotating_ten() -> None:
     assert rotating == [{(u + j) % 10 for j in range(5)} for u in range(10)]
 
 
-def test_blocks_wrap_around() -> None:
-    held = label_sets("blocks", clients=4, labels=3, num_classes=10, seed=0)
-    sets = [set(np.flatnonzero(row).tolist()) for row in held]
-    assert sets == [{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9, 0, 1}]
-
-
-@given(
-    clients=st.integers(1, 30),
-    classes=st.integers(1, 12),
-    share=st.floats(0, 1),
-    seed=st.integers(0, 5),
-)
-@settings(max_examples=40, deadline=None)
-def test_random_labels_use_each_class_equally(
-    clients: int, classes: int, share: float, seed: int
-) -> None:
-    labels = 1 + round(share * (classes - 1))
-    held = label_sets("random", clients, labels, classes, seed)
-    assert (held.sum(1) == labels).all()
-    assert held.sum(0).max() - held.sum(0).min() <= 1
-
-
-def test_random_labels_are_not_complements_in_turn() -> None:
-    """Two clients of five labels each share 2.5 of ten on average, neighbours as well as others."""
-    held = label_sets("random", 1000, 5, 10, seed=0).astype(int)
-    neighbours = (held[::2] * held[1::2]).sum(1)
-    # Hypergeometric: variance 25/36, so the mean of 500 pairs has a deviation of 0.037.
-    assert abs(neighbours.mean() - 2.5) < 0.12
-    assert abs(neighbours.var() - 25 / 36) < 0.15
-
-
 @pytest.mark.parametrize("scheme", ["blocks", "rotating", "random"])
 def test_label_partitions_depend_on_the_seed_alone(scheme: str) -> None:
     data = dataset([80] * 10)
@@ -168,13 +129,6 @@ def test_label_partitions_depend_on_the_seed_alone(scheme: str) -> None:
     assert [len(index) for index in without.validation] == [0] * 10
     for whole, kept, held in zip(without.train, first.train, first.validation, strict=True):
         assert sorted(whole.tolist()) == sorted([*kept.tolist(), *held.tolist()])
-
-
-def test_classes_are_shuffled_by_streams_of_their_own() -> None:
-    orders = [shuffled(np.arange(50), 0, "class", label).tolist() for label in (1, 2, 1)]
-    assert orders[0] == orders[2]
-    assert orders[0] != orders[1]
-    assert sorted(orders[1]) == list(range(50))
 
 
 def test_own_test_parts_are_pooled_by_label_splits() -> None:
@@ -214,39 +168,6 @@ def test_numbers_out_of_range(options: dict[str, Any], words: str) -> None:
 
 
 # --- holding out ---
-
-
-@given(
-    labels=st.lists(st.integers(0, 4), min_size=1, max_size=60),
-    fraction=st.floats(0, 0.99),
-    seed=st.integers(0, 3),
-)
-@settings(max_examples=100, deadline=None)
-def test_hold_out(labels: list[int], fraction: float, seed: int) -> None:
-    y = np.array([9, *labels])
-    index = np.arange(1, len(y))
-    kept, held = hold_out(index, y, fraction, np.random.default_rng(seed))
-    assert sorted([*kept, *held]) == index.tolist()
-    assert len(held) == min(round(fraction * len(labels)), len(labels) - 1)
-    for label in set(labels):
-        share = fraction * labels.count(label)
-        assert abs(int((y[held] == label).sum()) - share) < 1 + 1e-6
-
-
-def test_hold_out_spares_the_last_example_of_a_class() -> None:
-    # Shares of 4.2 and 0.6: the larger remainder is that of the class with a single example.
-    y = np.array([0] * 7 + [1])
-    for seed in range(5):
-        _, held = hold_out(np.arange(8), y, 0.6, np.random.default_rng(seed))
-        assert y[held].tolist() == [0] * 5
-
-
-def test_hold_out_chooses_at_random() -> None:
-    y = np.zeros(10, dtype=np.int64)
-    chosen = {
-        int(hold_out(np.arange(10), y, 0.1, np.random.default_rng(s))[1][0]) for s in range(99)
-    }
-    assert chosen == set(range(10))
 
 
 def test_one_training_example_is_always_left() -> None:
@@ -315,27 +236,6 @@ def test_quantity_skew_leaves_the_labels_alone() -> None:
     assert bool(((counts[:, 0] / sizes - 0.75).abs() < 4 * deviation).all())
 
 
-def test_fill_empty_takes_from_the_largest() -> None:
-    shares = [np.arange(0), np.arange(5), np.arange(5, 8), np.arange(0), np.arange(0)]
-    filled = fill_empty(shares, np.random.default_rng(0))
-    assert sorted(np.concatenate(filled).tolist()) == list(range(8))
-    # 5 and 3 examples: the first takes from the five, the second from the four, the third from 3.
-    assert sorted(len(share) for share in filled) == [1, 1, 1, 2, 3]
-
-
-@given(
-    n=st.integers(0, 200),
-    weights=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20).filter(lambda w: sum(w) > 0.01),
-)
-@settings(max_examples=50, deadline=None)
-def test_cut_is_exact_within_one(n: int, weights: list[float]) -> None:
-    proportions = np.array(weights) / sum(weights)
-    pieces = cut(np.arange(n), proportions)
-    assert np.concatenate(pieces).tolist() == list(range(n))
-    for piece, proportion in zip(pieces, proportions, strict=True):
-        assert abs(len(piece) - n * proportion) <= 1 + 1e-9
-
-
 @pytest.mark.parametrize("partition_by", [partition_dirichlet, partition_quantity])
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -351,151 +251,6 @@ def test_cut_is_exact_within_one(n: int, weights: list[float]) -> None:
 )
 def test_skews_out_of_range(partition_by: Any, options: dict[str, Any], words: str) -> None:
     assert words in message(partition_by, dataset([10, 10]), **{"clients": 3, **options})
-
-
-# --- by column ---
-
-
-def sites(values: list[int | float], test: int = 0) -> Dataset:
-    column = torch.tensor(values)
-    return dataset(
-        [len(values) // 2, len(values) - len(values) // 2], test, columns={"site": column}
-    )
-
-
-def test_each_value_of_a_column_is_a_client() -> None:
-    data = sites([3, 1, 3, 2, 1, 3, 3, 2, 1, 3])
-    partition = partition_column(data, "site", test_fraction=0.5, validation=0.0)
-    assert partition.names == ("1", "2", "3")
-    for value in (1, 2, 3):
-        mine = torch.cat([partition.train[value - 1], partition.test[value - 1]])
-        assert sorted(mine.tolist()) == (data.columns["site"] == value).nonzero()[:, 0].tolist()
-    # Halves, rounded to even.
-    assert [len(index) for index in partition.test] == [2, 1, 2]
-
-
-def test_a_client_with_a_single_example_trains_on_it() -> None:
-    partition = partition_column(sites([0, 0, 0, 1]), "site", test_fraction=0.5, validation=0.5)
-    assert [len(index) for index in partition.train] == [1, 1]
-    assert [len(index) for index in partition.test] == [2, 0]
-
-
-def test_a_clients_own_test_part_is_its_test_set() -> None:
-    data = sites([0, 1, 0, 1, 1, 0, 1], test=3)
-    partition = partition_column(data, "site", validation=0.0)
-    assert [index.tolist() for index in partition.train] == [[0, 2], [1, 3]]
-    assert [index.tolist() for index in partition.test] == [[5], [4, 6]]
-
-
-def test_a_value_without_training_examples_is_named() -> None:
-    text = message(partition_column, sites([0, 1, 0, 1, 2, 0, 1], test=3), "site")
-    assert "column 'site': value 2 has no training example" in text
-
-
-def test_columns_of_an_npz_by_name_and_of_its_table_by_index(tmp_path: Path) -> None:
-    path = tmp_path / "patients.npz"
-    ward = np.array([10.0, 12.5, 10.0, 12.5, 10.0, 12.5])
-    x = np.stack([np.arange(6.0), ward], axis=1)
-    np.savez(path, x=x, y=[0, 1, 0, 1, 0, 1], site=["b", "a", "b", "a", "b", "a"])
-    data = load_dataset(path)
-    by_name = partition_column(data, "site", test_fraction=0.0)
-    assert by_name.names == ("a", "b")
-    assert by_name.train[0].tolist() == [1, 3, 5]
-    for column in (1, "1"):
-        by_index = partition_column(data, column, test_fraction=0.0)
-        assert by_index.names == ("10", "12.5")  # as in the file, not as standardised
-        assert by_index.train[0].tolist() == [0, 2, 4]
-
-
-@pytest.mark.parametrize(
-    ("column", "words"),
-    [
-        ("sites", "no column 'sites'; did you mean 'site'? (columns: site, age, dose;"),
-        (1, "no column 1: x has shape [6, 1]"),
-        ("-1", "no column '-1'"),
-        ("age", "column 'age' has 6 distinct values in 6 examples"),
-        ("dose", "column 'dose' is nan in row 2"),
-    ],
-)
-def test_columns_that_make_no_clients(column: str | int, words: str) -> None:
-    data = sites([0, 1, 0, 1, 0, 1])
-    extra = {"age": torch.arange(6), "dose": torch.tensor([0.0, 1.0, torch.nan, 0, 0, 0])}
-    data = replace(data, columns={**data.columns, **extra})
-    assert words in message(partition_column, data, column)
-
-
-# --- to look at ---
-
-
-def test_the_table_shows_every_client_and_the_sums() -> None:
-    data = dataset([40, 40, 40, 40])
-    partition = partition_labels(data, 4, 2, 10, 5, validation=0.2)
-    rows = [line.split() for line in partition.to_text(data.y, data.classes, 80).splitlines()]
-    assert ["client", "c0", "c1", "c2", "c3", "train", "valid.", "test"] in rows
-    assert ["0", "8", "8", "·", "·", "16", "4", "10"] in rows
-    assert ["3", "·", "·", "8", "8", "16", "4", "10"] in rows
-    assert ["all", "16", "16", "16", "16", "64", "16", "40"] in rows
-
-
-def test_the_table_of_many_clients_and_classes_stays_small() -> None:
-    data = dataset([40] * 30)
-    partition = partition_dirichlet(data, 100, 0.5)
-    text = partition.to_text(data.y, data.classes, 60)
-    lines = text.splitlines()
-    assert len(lines) < 25
-    assert max(len(line) for line in lines) <= 60
-    first_column = [line.split()[0] for line in lines if line.split()]
-    shown = [*map(str, range(5)), "...", *map(str, range(95, 100)), "all", "smallest", "largest"]
-    assert [cell for cell in first_column if cell in shown] == shown
-    train = [len(index) for index in partition.train]
-    smallest, largest = (
-        next(line.split()[1:] for line in lines if line.split()[:1] == [name])
-        for name in ("smallest", "largest")
-    )
-    assert smallest[0] == str(min(train))
-    assert largest[0] == str(max(train))
-
-
-def test_names_are_not_taken_for_markup() -> None:
-    data = replace(dataset([10, 10]), classes=("[/b]", "[red]"))
-    partition = replace(partition_labels(data, 2, 1, 2, 2), names=("[/i]", "[x]"))
-    text = partition.to_text(data.y, data.classes)
-    assert "[/b]" in text
-    assert "[/i]" in text
-
-
-def drawn_numbers(figure: Any) -> list[str]:
-    return [text.get_text() for text in figure.axes[0].texts]
-
-
-def test_the_picture_prints_the_counts(tmp_path: Path) -> None:
-    data = dataset([30, 30, 30])
-    partition = partition_dirichlet(data, 4, 1.0, seed=3)
-    counts = partition.counts(data.y, 3)
-    figure = plot_partition(partition, data)
-    cells = figure.axes[0]
-    assert np.array_equal(np.asarray(cells.images[0].get_array()), counts.numpy())
-    assert drawn_numbers(figure) == [str(n) for row in counts.tolist() for n in row if n]
-    assert [text.get_text() for text in cells.get_xticklabels()] == ["c0", "c1", "c2"]
-    assert [text.get_text() for text in cells.get_yticklabels()] == ["0", "1", "2", "3"]
-    sums = [[text.get_text() for text in axes.texts] for axes in figure.axes[1:]]
-    assert sums == [[str(n) for n in counts.sum(axis).tolist()] for axis in (1, 0)]
-    figure.savefig(tmp_path / "partition.png")
-    assert (tmp_path / "partition.png").stat().st_size > 5000
-
-
-def test_the_picture_of_many_clients_stays_of_a_size() -> None:
-    data = dataset([400] * 10)
-    hundred, thousand = (
-        plot_partition(partition_dirichlet(data, clients, 0.3), data, "train")
-        for clients in (100, 1000)
-    )
-    assert len(drawn_numbers(hundred)) > 100
-    assert drawn_numbers(thousand) == []
-    assert max(*hundred.get_size_inches(), *thousand.get_size_inches()) < 18
-    assert "did you mean 'test'" in message(
-        plot_partition, partition_dirichlet(data, 3), data, "tests"
-    )
 
 
 # --- size ---
