@@ -81,8 +81,8 @@ def synthetic(clients: int, examples: int, features: int = SIZES[0]) -> Federate
 def our_steps(data: FederatedData, mode: EngineMode, steps: int) -> Callable[[], None]:
     """A cohort's update as a run makes it, bookkeeping included."""
     algorithm = PFedBayes(local_steps=steps, batch_size=BATCH, personal_rounds=0)
-    engine = GradientEngine(BayesianModel(mlp(SIZES), Categorical(10)), mode)
-    server = algorithm.init(engine)
+    model = BayesianModel(mlp(SIZES), Categorical(10))
+    engine, server = GradientEngine(model, mode), algorithm.init(model)
     clients = tuple(range(data.num_clients))
     rounds = iter(range(10**9))
 

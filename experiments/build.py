@@ -115,8 +115,7 @@ def build_data(config: Config) -> tuple[Config, FederatedData, InputRule]:
     dataset = load_dataset(
         section.name, data_dir=section.dir, standardise=section.scaling != "plain"
     )
-    table = len(dataset.feature_shape) == 1
-    scaling = section.scaling or ("standard" if table else "plain")
+    scaling = section.scaling or "standard"
     partition = build_partition(section, dataset)
     rule = input_rule(dataset, section.name if own else None)
     if scaling == "standard":

@@ -23,7 +23,6 @@ from pyro_pfedbayes.experiments.session import checked_state, compare_settings
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.algorithms.base import Algorithm
 from pyro_pfedbayes.inference.devices import resolve_device
-from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.predictive import predictive_draws
 from pyro_pfedbayes.inference.state import FederationState, gather_rows
 from pyro_pfedbayes.models.bayesian import BayesianModel
@@ -199,11 +198,10 @@ def _client_number(client: str, names: tuple[str, ...]) -> int:
 def _belief(
     algorithm: Algorithm, model: BayesianModel, state: FederationState, client: int | None
 ) -> MeanFieldGaussian:
-    engine = GradientEngine(model)
     if client is None:
-        return algorithm.global_belief(engine, state.server)
+        return algorithm.global_belief(model.layout, state.server)
     rows = gather_rows(algorithm, state.server, state.clients, [client], model.prior.device)
-    return algorithm.personal_belief(engine, rows).client(0)
+    return algorithm.personal_belief(model.layout, rows).client(0)
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from pyro_pfedbayes.experiments.build import Experiment, build_experiment
 from pyro_pfedbayes.experiments.config import Config
 from pyro_pfedbayes.experiments.progress import Progress
 from pyro_pfedbayes.experiments.runfolder import RunFolder, writing
-from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.federation import DivergenceWarning, Result, RoundReport
 from pyro_pfedbayes.inference.state import FederationState
 from pyro_pfedbayes.models.bayesian import BayesianModel
@@ -120,7 +119,7 @@ def checked_state(
         UserError: It does not: a checkpoint from another run.
     """
     algorithm = config.algorithm
-    start = algorithm.init(GradientEngine(model))
+    start = algorithm.init(model)
     expected = {"the server": (start, state.server)}
     if state.clients:
         row = {k: v[0] for k, v in algorithm.client_init(start, 1).items()}

@@ -59,7 +59,7 @@ class GradientEngine:
 
     def __init__(self, model: BayesianModel, mode: EngineMode = "eager") -> None:
         self.model = model
-        self.layout = FlatLayout(model.weight_shapes)
+        self.layout = model.layout
         self.mode = mode
         self._steps: dict[tuple[Any, ...], Callable[..., Gradients]] = {}
 

@@ -173,7 +173,7 @@ class Federation:
 
     def initial_state(self) -> FederationState:
         """The state before any round."""
-        return FederationState(round=0, server=self.algorithm.init(GradientEngine(self.model)))
+        return FederationState(round=0, server=self.algorithm.init(self.model))
 
     def run(
         self,
@@ -268,14 +268,13 @@ class Federation:
         self, state: FederationState
     ) -> Iterator[tuple[Sequence[int], MeanFieldGaussian]]:
         """Client numbers and their stacked q^i, a chunk at a time."""
-        layout_engine = GradientEngine(self.model)
         for clients in in_chunks(range(self.data.num_clients), self.chunk):
             rows = gather_rows(self.algorithm, state.server, state.clients, clients, self.device)
-            yield clients, self.algorithm.personal_belief(layout_engine, rows)
+            yield clients, self.algorithm.personal_belief(self.model.layout, rows)
 
     def global_belief(self, state: FederationState) -> MeanFieldGaussian:
         """The server's w."""
-        return self.algorithm.global_belief(GradientEngine(self.model), state.server)
+        return self.algorithm.global_belief(self.model.layout, state.server)
 
     def predictions(
         self, state: FederationState, part: str = "test", *, draws: int | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyro
 import pyro.distributions as dist
 import torch
-import torch.nn.functional as F
 from pyro import poutine
 from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam
@@ -113,11 +112,6 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
 def parameter_names(weight: str) -> tuple[str, str]:
     """Names of a weight's two unconstrained parameters, mu and rho, in ``named_parameters``."""
     return f"locs.{weight}_unconstrained", f"scales.{weight}_unconstrained"
-
-
-def softplus(rho: Tensor) -> Tensor:
-    """Standard deviation of an unconstrained rho."""
-    return F.softplus(rho)
 
 
 def _set(root: PyroModule, dotted: str, value: PyroParam) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.likelihoods import Likelihood
 from pyro_pfedbayes.models.settings import local_parameters
 
@@ -133,6 +134,11 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
     def network(self) -> nn.Module:
         """The network, called with drawn weights only."""
         return self._network[0]
+
+    @property
+    def layout(self) -> FlatLayout:
+        """Order of the named weights in one flat vector."""
+        return FlatLayout(self.weight_shapes)
 
     @property
     def prior(self) -> MeanFieldGaussian:

@@ -15,6 +15,8 @@ from torch import Tensor
 from pyro_pfedbayes.clients import BatchPlan
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.layout import FlatLayout
+from pyro_pfedbayes.models.bayesian import BayesianModel
 
 __all__ = ["Algorithm", "ClientUpdate", "Cohort", "Round", "Tensors", "Upload"]
 
@@ -99,8 +101,8 @@ class Algorithm(Protocol):
         """Minibatches R that a client works through in a round."""
         ...
 
-    def init(self, engine: GradientEngine) -> Tensors:
-        """The server's state before any round."""
+    def init(self, model: BayesianModel) -> Tensors:
+        """The server's state before any round of a declared model."""
         ...
 
     def client_init(self, server: Tensors, count: int) -> Tensors:
@@ -129,11 +131,11 @@ class Algorithm(Protocol):
         """The next server state, from a stream of uploads that must be read to its end."""
         ...
 
-    def personal_belief(self, engine: GradientEngine, clients: Tensors) -> MeanFieldGaussian:
+    def personal_belief(self, layout: FlatLayout, clients: Tensors) -> MeanFieldGaussian:
         """The stacked q^i of client rows."""
         ...
 
-    def global_belief(self, engine: GradientEngine, server: Tensors) -> MeanFieldGaussian:
+    def global_belief(self, layout: FlatLayout, server: Tensors) -> MeanFieldGaussian:
         """The server's w."""
         ...
 

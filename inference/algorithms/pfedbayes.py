@@ -21,6 +21,8 @@ from pyro_pfedbayes.inference.noise import NoiseStreams
 from pyro_pfedbayes.inference.optimizer import RowAdam
 from pyro_pfedbayes.inference.schedules import Phase, Schedule
 from pyro_pfedbayes.inference.server import MeanAccumulator, momentum_step
+from pyro_pfedbayes.layout import FlatLayout
+from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.moments import MomentAccumulator
 
 __all__ = ["PFedBayes"]
@@ -156,9 +158,9 @@ class PFedBayes:
         if self.kinds > clients:
             raise UserError(f"kinds is {self.kinds}, but there are only {clients} clients")
 
-    def init(self, engine: GradientEngine) -> Tensors:
+    def init(self, model: BayesianModel) -> Tensors:
         """The server's first w: the model's own prior, as ``loc [T]`` and ``scale [T]``."""
-        prior, layout = engine.model.prior, engine.layout
+        prior, layout = model.prior, model.layout
         w = {"loc": layout.flatten(prior.loc), "scale": layout.flatten(prior.scale)}
         if self.optimizer_state == "shared":
             rows = [w["loc"][None], w["scale"][None]]
@@ -242,13 +244,13 @@ class PFedBayes:
             return self._kinds_update(server, list(uploads), phase)
         return self._aggregate(server, uploads)
 
-    def personal_belief(self, engine: GradientEngine, clients: Tensors) -> MeanFieldGaussian:
+    def personal_belief(self, layout: FlatLayout, clients: Tensors) -> MeanFieldGaussian:
         """Stacked q^i."""
-        return engine.layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
+        return layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
 
-    def global_belief(self, engine: GradientEngine, server: Tensors) -> MeanFieldGaussian:
+    def global_belief(self, layout: FlatLayout, server: Tensors) -> MeanFieldGaussian:
         """The server's w."""
-        return engine.layout.gaussian(server["loc"], server["scale"])
+        return layout.gaussian(server["loc"], server["scale"])
 
     @property
     def noise_scale(self) -> float:

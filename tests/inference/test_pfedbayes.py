@@ -22,7 +22,7 @@ def setting(clients=(0, 1, 2), at=None, **options):
     algorithm = PFedBayes(**{**SETTINGS, "personal_rounds": 0, **options})
     engine = GradientEngine(tiny_model(torch.float32))
     at = at or Round(0, 10, seed=3)
-    server = algorithm.init(engine)
+    server = algorithm.init(engine.model)
     plan = toy_data(SIZES).plan(
         clients, algorithm.local_steps, algorithm.batch_size, at.seed, at.index
     )
