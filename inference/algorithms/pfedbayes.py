@@ -99,7 +99,7 @@ class PFedBayes:
     kind_rounds: int | float = 0
     kind_lr: float | None = None
     kind_schedule: Schedule = "cosine"
-    personal_rounds: int | float = 0.15
+    personal_rounds: int | float = 1
     personal_start: Literal["own", "server"] = "server"
     personal_lr: float | None = None
     personal_schedule: Schedule = "cosine"
