@@ -88,7 +88,7 @@ def build_experiment(config: Config) -> Experiment:
     """
     config = resolve(config)
     resolve_device(config.run.device)
-    config, data, rule = build_data(config)
+    data, rule = build_data(config.data)
     config.algorithm.check(config.run.rounds, data.num_clients)
     federation = build_federation(config, data)
     run = config.run.model_copy(
@@ -100,28 +100,23 @@ def build_experiment(config: Config) -> Experiment:
     return Experiment(dataclasses.replace(config, run=run), data, rule, federation)
 
 
-def build_data(config: Config) -> tuple[Config, FederatedData, InputRule]:
-    """Load, deal and scale the examples of a resolved configuration.
+def build_data(section: DataSection) -> tuple[FederatedData, InputRule]:
+    """Load, deal and scale the examples of section ``data``, resolved.
 
     Returns:
-        The configuration with its scaling, the clients' examples, and how they were scaled.
+        The clients' examples, and how they were scaled.
 
     Raises:
         UserError: Files that are missing or corrupt, or a split that the data cannot give.
     """
-    section = config.data
-    own = section.name.endswith(".npz")
+    standard = section.scaling == "standard"
     # A table is standardised in float64 as it is read; then again, over what the clients train on.
-    dataset = load_dataset(
-        section.name, data_dir=section.dir, standardise=section.scaling != "plain"
-    )
-    scaling = section.scaling or "standard"
+    dataset = load_dataset(section.name, data_dir=section.dir, standardise=standard)
     partition = build_partition(section, dataset)
-    rule = input_rule(dataset, section.name if own else None)
-    if scaling == "standard":
+    rule = input_rule(dataset, section.name if section.name.endswith(".npz") else None)
+    if standard:
         dataset, rule = _standardised(dataset, partition, rule)
-    data = section.model_copy(update={"scaling": scaling})
-    return dataclasses.replace(config, data=data), FederatedData(dataset, partition), rule
+    return FederatedData(dataset, partition), rule
 
 
 def build_partition(section: DataSection, dataset: Dataset) -> Partition:
@@ -155,7 +150,11 @@ def build_network(
             raise UserError(f"model vgg wants square images; the inputs have shape {list(shape)}")
         assert section.config is not None
         return vgg(
-            section.config, in_channels=shape[0], num_classes=num_classes, image_size=shape[1], seed=seed
+            section.config,
+            in_channels=shape[0],
+            num_classes=num_classes,
+            image_size=shape[1],
+            seed=seed,
         )
     size = int(torch.Size(shape).numel())
     return mlp([size, *(section.hidden or []), num_classes], seed=seed)
@@ -171,7 +170,8 @@ def build_federation(config: Config, data: FederatedData) -> Federation:
     """Clients and server of a resolved configuration."""
     run = config.run
     options: Mapping[str, Any] = {
-        name: getattr(run, name) for name in ("seed", "device", "engine", "chunk", "eval_every", "eval_draws")
+        name: getattr(run, name)
+        for name in ("seed", "device", "engine", "chunk", "eval_every", "eval_draws")
     }
     return Federation(
         build_model(config, data.feature_shape, data.num_classes),

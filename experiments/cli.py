@@ -5,6 +5,7 @@ Nothing here imports PyTorch: commands import what they need when they run.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -46,7 +47,9 @@ def _root(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop."),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and stop."
+        ),
     ] = False,
 ) -> None:
     del version
@@ -64,8 +67,8 @@ app.command("list")(cli_look.list_names)
 
 @app.command("bench")
 def _bench(
-    steps: Annotated[int, typer.Option(min=1, help="Gradient steps to time.")] = 50,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, a minute at most.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Local steps of a round.")] = 20,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats, steps only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the speed of training here.
@@ -74,7 +77,7 @@ def _bench(
     """
     from pyro_pfedbayes.experiments.bench import bench_command
 
-    bench_command(steps=steps, quick=quick, json=json)
+    bench_command(steps=steps, quick=quick, as_json=json)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -83,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: Default: those of the process.
     """
+    # torch remarks here on a CUDA toolkit without a device, which is no news to whoever runs on the CPU.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         code = _run(arguments)
@@ -122,7 +127,9 @@ def _tell_of_bug(problem: Exception) -> int:
     if os.environ.get("PFEDBAYES_TRACEBACK"):
         traceback.print_exception(problem)
     where = "" if os.environ.get("PFEDBAYES_TRACEBACK") else "; PFEDBAYES_TRACEBACK=1 shows where"
-    return _tell(f"internal error: {type(problem).__name__}: {problem} (please report this{where})", 1)
+    return _tell(
+        f"internal error: {type(problem).__name__}: {problem} (please report this{where})", 1
+    )
 
 
 def _tell(message: str, code: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +41,7 @@ def evaluate(
     """
     known("part", part, ["test", "validation"])
     from pyro_pfedbayes.experiments.report import client_rows, client_table
-    from pyro_pfedbayes.experiments.runfolder import RunFolder
+    from pyro_pfedbayes.experiments.runfolder import RunFolder, json_text
     from pyro_pfedbayes.experiments.session import reopen
 
     experiment, state, _ = reopen(RunFolder.open(folder), device)
@@ -61,7 +60,7 @@ def evaluate(
     used = draws or federation.eval_draws
     if json:
         head = {"round": state.round, "part": part, "draws": used}
-        typer.echo(jsonlib.dumps({**head, "clients": rows, "pooled": pooled}, indent=2))
+        typer.echo(json_text({**head, "clients": rows, "pooled": pooled}, indent=2))
         return
     from rich.console import Console
 
@@ -121,7 +120,9 @@ def list_names() -> None:
         "Methods (--algorithm)": {name: line for name, (*_, line) in registry.ALGORITHMS.items()},
         "Networks (--model)": dict(registry.MODELS),
         "Data sets (--data)": dict(registry.DATA),
-        "Presets (pfedbayes run NAME)": {n: registry.preset_line(n) for n in registry.preset_names()},
+        "Presets (pfedbayes run NAME)": {
+            n: registry.preset_line(n) for n in registry.preset_names()
+        },
     }
     for heading, rows in groups.items():
         out.print(heading, markup=False, highlight=False)

@@ -25,13 +25,15 @@ Source = Annotated[
     ),
 ]
 Data = Annotated[
-    str | None, typer.Option(metavar="NAME", help="digits, mnist, fmnist, cifar10, or a path to .npz.")
+    str | None,
+    typer.Option(metavar="NAME", help="digits, mnist, fmnist, cifar10, or a path to .npz."),
 ]
 DataDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where downloaded data sets are, or go.")
 ]
 Split = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="The paper's small, medium or large training sets.")
+    str | None,
+    typer.Option(metavar="SIZE", help="The paper's small, medium or large training sets."),
 ]
 Clients = Annotated[int | None, typer.Option(metavar="N", help="Number of clients.")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")]
@@ -61,11 +63,15 @@ def run(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Network: mlp, linear or vgg.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="N", help="Rounds of the whole run.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="Rounds of the whole run.")
+    ] = None,
     clients: Clients = None,
     participation: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Clients drawn a round: a number, a fraction below 1, or all."),
+        typer.Option(
+            metavar="N", help="Clients drawn a round: a number, a fraction below 1, or all."
+        ),
     ] = None,
     seed: Seed = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = None,
@@ -118,7 +124,9 @@ def resume(
     run_folder = RunFolder.open(folder)
     out, err = _consoles()
     if run_folder.finished:
-        out.print(f"{folder} is finished; there is nothing to resume", markup=False, highlight=False)
+        out.print(
+            f"{folder} is finished; there is nothing to resume", markup=False, highlight=False
+        )
         return
     try:
         summary = carry_on(run_folder, make_progress(out, err))
@@ -136,7 +144,8 @@ def partition(
     seed: Seed = None,
     settings: Settings = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Also draw it; .pdf and .svg work as well.")
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Also draw it; .pdf and .svg work as well."),
     ] = None,
 ) -> None:
     """Show which client would hold how many examples of which class, without training.
@@ -150,10 +159,12 @@ def partition(
         "data.clients": clients,
         "run.seed": seed,
     }
+    if plot is not None and plot.suffix not in (".png", ".pdf", ".svg"):
+        raise UserError(f"--plot {plot}: give a name that ends in .png, .pdf or .svg")
     config, _ = _configure(source, options, settings or [])
     from pyro_pfedbayes.experiments.build import build_data
 
-    _, examples, _ = build_data(config)
+    examples, _ = build_data(config.data)
     out, _ = _consoles()
     dataset, dealt = examples.dataset, examples.partition
     out.print(dealt.table(dataset.y, dataset.classes, width=out.width))
@@ -180,9 +191,7 @@ def _run_configured(source: str | None, options: dict[str, Any], settings: list[
     _print_result(out, summary, path)
 
 
-def _configure(
-    source: str | None, options: dict[str, Any], texts: list[str]
-) -> tuple[Config, str]:
+def _configure(source: str | None, options: dict[str, Any], texts: list[str]) -> tuple[Config, str]:
     """The resolved configuration of some options, and a short name for it."""
     from pyro_pfedbayes.experiments.config import (
         parse_config,
@@ -216,9 +225,6 @@ def _save_picture(path: Path, examples: Any) -> None:
     from pyro_pfedbayes.partition import plot_partition
 
     figure = plot_partition(examples.partition, examples.dataset)
-    known = figure.canvas.get_supported_filetypes()
-    if path.suffix.lstrip(".").lower() not in known:
-        raise UserError(f"--plot {path}: give a name that ends in .png, .pdf or .svg")
     with writing(path):
         figure.savefig(path)
 

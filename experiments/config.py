@@ -62,7 +62,7 @@ class DataSection(_Section):
     column: str | int | None = Field(None, description="the name or the index of a column")
     test_fraction: float | None = Field(None, ge=0, lt=1)
     validation: float = Field(0.1, ge=0, lt=1)
-    scaling: Literal["plain", "standard"] | None = None
+    scaling: Literal["plain", "standard"] = "standard"
     seed: int | None = None
 
 
@@ -121,7 +121,9 @@ class Config:
         }
         # Through JSON, so that it equals what comes back from a file: lists, not tuples.
         found: Tree = json.loads(
-            json.dumps({s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()})
+            json.dumps(
+                {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
+            )
         )
         return found
 
@@ -172,7 +174,9 @@ def read_source(given: str | None, settings: Iterable[tuple[str, Any]] = ()) -> 
     return Source(Path(given).stem, False, _toml(text, given))
 
 
-def with_settings(tree: Mapping[str, Mapping[str, Any]], settings: Iterable[tuple[str, Any]]) -> Tree:
+def with_settings(
+    tree: Mapping[str, Mapping[str, Any]], settings: Iterable[tuple[str, Any]]
+) -> Tree:
     """A copy of ``tree`` with pairs of ``section.key`` and value laid over it.
 
     Another ``algorithm.name`` drops the old one's settings that it does not know.
@@ -224,7 +228,8 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
         where: How messages begin, such as ``"mine.toml: "``.
 
     Raises:
-        UserError: Unknown sections, keys and names (with the nearest right one), values of another type or out of range.
+        UserError: Unknown sections, keys and names (with the nearest right one), values of another type or
+            out of range.
     """
     for section, values in tree.items():
         if section not in _SECTIONS:
@@ -239,7 +244,7 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
     schemas: dict[str, tuple[type[BaseModel], Any]] = {
         "data": (DataSection, tree.get("data", {})),
         "model": (ModelSection, tree.get("model", {})),
-        "algorithm": (_settings_schema(kind), settings),
+        "algorithm": (settings_schema(name), settings),
         "run": (RunSection, tree.get("run", {})),
     }
     problems: list[str] = []
@@ -282,8 +287,9 @@ def _toml(text: str, where: str) -> Tree:
 
 
 @functools.cache
-def _settings_schema(kind: type[Any]) -> type[BaseModel]:
+def settings_schema(algorithm: str) -> type[BaseModel]:
     """The fields of an algorithm's dataclass as a section, so that new ones appear by themselves."""
+    kind = algorithm_class(algorithm)
     hints = typing.get_type_hints(kind)
     fields: dict[str, Any] = {
         field.name: (
@@ -304,7 +310,9 @@ def _instance(kind: type[Any], settings: BaseModel, where: str) -> Any:
 
 
 def _unknown_section(section: str) -> str:
-    return f"unknown section '{section}'{nearest(section, _SECTIONS)} (known: {', '.join(_SECTIONS)})"
+    return (
+        f"unknown section '{section}'{nearest(section, _SECTIONS)} (known: {', '.join(_SECTIONS)})"
+    )
 
 
 def _told(section: str, schema: type[BaseModel], detail: Any) -> str:

@@ -26,7 +26,8 @@ _UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib
 class InputRule:
     """How raw inputs become what the network sees; all plain values, kept with a run's checkpoint.
 
-    Images are multiplied, divided and lowered by 1, which brings them to [-1, 1]; then, like tables, centred and scaled.
+    Images are multiplied, divided and lowered by 1, which brings them to [-1, 1]; then, like tables, they are
+    centred and scaled.
 
     Attributes:
         shape: Of one input, ``[C, H, W]`` or ``[columns]``.
@@ -49,7 +50,11 @@ class InputRule:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> InputRule:
         """Take up what ``dataclasses.asdict`` and JSON made of a rule."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**plain)
 
     def centred(self, x: Tensor) -> Tensor:
         """Apply ``loc`` and ``scale`` to images that lie in [-1, 1]."""
@@ -93,14 +98,16 @@ class InputRule:
 
     def _laid_out(self, x: Array, where: str) -> Array:
         channels, *sides = self.shape
+        given = list(x.shape)
         if x.ndim == 4 and x.shape[1:] == (*sides, channels):
             x = x.transpose(0, 3, 1, 2)
         elif x.ndim == 3 and channels == 1:
             x = x[:, None]
         if x.shape[1:] != self.shape:
             raise UserError(
-                f"{where} has shape {list(x.shape)}; the model takes images [n, {channels}, "
-                f"{sides[0]}, {sides[1]}], channels first or last" + (" or left out" if channels == 1 else "")
+                f"{where} has shape {given}; the model takes images [n, {channels}, "
+                f"{sides[0]}, {sides[1]}], channels first or last"
+                + (" or left out" if channels == 1 else "")
             )
         return x
 
@@ -177,7 +184,9 @@ def read_inputs(path: Path, rule: InputRule) -> Tensor:
         held = ", ".join(sorted(arrays)) or "nothing"
         raise UserError(f"{path.name}: no array 'x' in it; it holds {held}")
     if arrays[name].ndim < 2:
-        raise UserError(f"{path.name}: {name} has shape {list(arrays[name].shape)}; wanted [n, *features]")
+        raise UserError(
+            f"{path.name}: {name} has shape {list(arrays[name].shape)}; wanted [n, *features]"
+        )
     return rule.apply(arrays[name], f"{path.name}: {name}")
 
 
@@ -188,7 +197,9 @@ def _arrays(path: Path) -> dict[str, Array]:
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
-                raise UserError(f"{path.name} holds a single array; an .npz is wanted (numpy.savez)")
+                raise UserError(
+                    f"{path.name} holds a single array; an .npz is wanted (numpy.savez)"
+                )
             return {name: np.asarray(file[name]) for name in file.files}
     except _UNREADABLE as problem:
         if isinstance(problem, UserError):

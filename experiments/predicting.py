@@ -7,6 +7,7 @@ import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +87,12 @@ class FilePredictions:
 
 
 def predict_file(
-    folder: RunFolder, client: str, path: Path, *, draws: int | None = None, device: str | None = None
+    folder: RunFolder,
+    client: str,
+    path: Path,
+    *,
+    draws: int | None = None,
+    device: str | None = None,
 ) -> FilePredictions:
     """Predict the inputs of an ``.npz`` by one model of a run.
 
@@ -153,11 +159,9 @@ def write_predictions(path: Path, found: FilePredictions) -> None:
     }
     if path.suffix == ".npz":
         buffer = io.BytesIO()
+        arrays: dict[str, Any] = {name: values.numpy() for name, values in columns.items()}
         np.savez_compressed(
-            buffer,
-            probs=found.probs.numpy(),
-            classes=np.array(found.classes),
-            **{name: values.numpy() for name, values in columns.items()},
+            buffer, probs=found.probs.numpy(), classes=np.array(found.classes), **arrays
         )
         content = buffer.getvalue()
     else:
@@ -192,7 +196,9 @@ def _client_number(client: str, names: tuple[str, ...]) -> int:
         return int(client)
     numbered = names == tuple(str(i) for i in range(len(names)))
     known = "" if numbered else f", or a name{nearest(client, names)}"
-    raise UserError(f"no client {client!r}: give a number from 0 to {len(names) - 1}{known}, or 'global'")
+    raise UserError(
+        f"no client {client!r}: give a number from 0 to {len(names) - 1}{known}, or 'global'"
+    )
 
 
 def _belief(

@@ -15,11 +15,13 @@ _MEASURES = ("accuracy", "nll", "ece")
 
 def result_table(summary: Mapping[str, Any]) -> Table:
     """Accuracies of a summary, the honest ones first, then the last round's NLL and ECE."""
-    selected = any(summary[key]["accuracy"]["selected"] is not None for key in ("personal", "global"))
+    selected = any(
+        summary[key]["accuracy"]["selected"] is not None for key in ("personal", "global")
+    )
     order = ("selected", "last", "best") if selected else ("last", "best")
     headings = {"selected": "selected %", "last": "last %", "best": "(peak %)"}
-    split = str(summary["split"])
-    title = f"{summary['algorithm']} on {summary['data']}, {split}, {summary['clients']} clients, {summary['rounds']} rounds"
+    size = f"{summary['clients']} clients, {summary['rounds']} rounds"
+    title = f"{summary['algorithm']} on {summary['data']}, {summary['split']}, {size}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("test accuracy")
     for name in order:
@@ -48,11 +50,16 @@ def result_lines(summary: Mapping[str, Any], folder: str) -> list[str]:
     seconds = summary["seconds"]
     lines = []
     if summary["personal"]["accuracy"]["selected"] is not None:
-        lines.append("selected: at the round that was best on validation examples; peak: the best on the test set")
+        lines.append(
+            "selected: at the round that was best on validation examples; peak: the best on the test set"
+        )
     for client, count in summary["dropped"].items():
         lines.append(f"client {client} diverged in {count} rounds; those updates were left out")
     spent = f"{seconds['train']:.1f} s of training, {seconds['evaluate']:.1f} s of evaluation"
-    lines += [f"{spent}, {summary['gradient_steps']:,} gradient steps", f"everything is in {folder}"]
+    lines += [
+        f"{spent}, {summary['gradient_steps']:,} gradient steps",
+        f"everything is in {folder}",
+    ]
     return lines
 
 

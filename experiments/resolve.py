@@ -35,7 +35,7 @@ def refuse_idle_settings(settings: Iterable[tuple[str, Any]], resolved: Config) 
     tree = resolved.tree()
     for name, _ in settings:
         section, _, key = name.partition(".")
-        if section in ("data", "model") and key != "scaling" and key not in tree[section]:
+        if section in ("data", "model") and key not in tree[section]:
             within = (
                 f"data.scheme '{resolved.data.scheme}'"
                 if section == "data"
@@ -111,7 +111,9 @@ def _resolved_model(model: ModelSection, data: str) -> ModelSection:
     if name == "mlp":
         hidden = [100] if model.hidden is None else model.hidden
         if not hidden or min(hidden) < 1:
-            raise UserError(f"model.hidden is {hidden}; give sizes >= 1, or model.name 'linear' for none")
+            raise UserError(
+                f"model.hidden is {hidden}; give sizes >= 1, or model.name 'linear' for none"
+            )
     if name == "vgg":
         from pyro_pfedbayes.models.networks import VGG_SMALL
 

@@ -1,13 +1,14 @@
 """A run's folder: what is in it, written so that nothing half-written is ever taken for whole.
 
-``config.toml`` (resolved), ``partition.png``, ``metrics.jsonl`` (a line an evaluated round), ``checkpoint/``, and at the end
-``posterior.nc`` and ``summary.json``.
+``config.toml`` (resolved), ``partition.png``, ``metrics.jsonl`` (a line an evaluated round), ``checkpoint/``, and at
+the end ``posterior.nc`` and ``summary.json``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import tomllib
@@ -20,7 +21,7 @@ from pyro_pfedbayes.experiments.config import Config, parse_config
 from pyro_pfedbayes.inference.checkpoint import load_checkpoint, save_checkpoint, write_atomically
 from pyro_pfedbayes.inference.state import FederationState
 
-__all__ = ["RunFolder", "writing"]
+__all__ = ["RunFolder", "json_text", "writing"]
 
 
 @contextlib.contextmanager
@@ -35,6 +36,19 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as problem:
         reason = problem.strerror or str(problem) or type(problem).__name__
         raise UserError(f"cannot write {path}: {reason}") from problem
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON as the standard has it: numbers that are not finite become null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
 class RunFolder:
@@ -174,7 +188,7 @@ class RunFolder:
             size = self.metrics.stat().st_size if self.metrics.exists() else 0
             try:
                 with self.metrics.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
+                    file.write(json_text(record) + "\n")
             except OSError:
                 with contextlib.suppress(OSError):
                     os.truncate(self.metrics, size)
@@ -183,12 +197,12 @@ class RunFolder:
     def rewrite_metrics(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Replace all lines, so that those of rounds that will be run again do not double."""
         with writing(self.metrics):
-            write_atomically(self.metrics, "".join(json.dumps(r) + "\n" for r in records))
+            write_atomically(self.metrics, "".join(json_text(r) + "\n" for r in records))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; a run whose folder holds it is finished."""
         with writing(self.summary):
-            write_atomically(self.summary, json.dumps(summary, indent=2) + "\n")
+            write_atomically(self.summary, json_text(summary, indent=2) + "\n")
 
     def _discard(self, made: list[Path]) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)

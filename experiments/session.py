@@ -120,20 +120,25 @@ def checked_state(
     """
     algorithm = config.algorithm
     start = algorithm.init(model)
-    expected = {"the server": (start, state.server)}
-    if state.clients:
-        row = {k: v[0] for k, v in algorithm.client_init(start, 1).items()}
-        expected |= {f"client {i}": (row, found) for i, found in state.clients.items()}
+    row = {name: stacked[0] for name, stacked in algorithm.client_init(start, 1).items()}
+    owners = {"the server": (start, state.server)}
+    owners |= {f"client {i}": (row, found) for i, found in state.clients.items()}
     problems = [
-        f"{name} of {owner} is {list(found[name].shape) if name in found else 'missing'}, "
-        f"the model wants {list(tensor.shape)}"
-        for owner, (wanted, found) in expected.items()
+        f"{name} of {owner} is {list(found[name].shape)}, the model wants {list(tensor.shape)}"
+        for owner, (wanted, found) in owners.items()
         for name, tensor in wanted.items()
-        if name not in found or found[name].shape != tensor.shape
+        # Which tensors beside the belief there are depends on the phase of a run.
+        if name in found and found[name].shape != tensor.shape
     ]
     problems += [f"it has a client {i}" for i in state.clients if not 0 <= i < clients]
     if not 0 <= state.round <= config.run.rounds:
         problems.append(f"it is of round {state.round}")
+    try:
+        algorithm.global_belief(model.layout, state.server)
+        for found in state.clients.values():
+            algorithm.personal_belief(model.layout, {k: v[None] for k, v in found.items()})
+    except (KeyError, RuntimeError) as problem:
+        problems.append(f"its tensors make no belief ({problem})")
     if problems:
         raise UserError(
             f"checkpoint {folder.checkpoint} does not belong to this run: {problems[0]}"
@@ -168,7 +173,12 @@ class _Recorder:
     """Called after each round: shows it, writes its line, saves a checkpoint when one is due."""
 
     def __init__(
-        self, folder: RunFolder, state: FederationState, meta: Mapping[str, Any], every: int, progress: Progress
+        self,
+        folder: RunFolder,
+        state: FederationState,
+        meta: Mapping[str, Any],
+        every: int,
+        progress: Progress,
     ) -> None:
         self.folder, self.state, self.progress = folder, state, progress
         self._meta, self._every = dict(meta), every
@@ -218,56 +228,65 @@ def _run(
             # The recorder tells of diverging clients, once each.
             warnings.simplefilter("ignore", DivergenceWarning)
             result = experiment.federation.run(run.rounds, state=state, on_round=recorder)
-        return _finish(experiment, folder, result, recorder.dropped)
+        _write_posterior(experiment, folder, result.state, progress)
+        summary = _summary(experiment, result, recorder.dropped)
+        folder.write_summary(summary)
+        return summary
     except KeyboardInterrupt:
         recorder.save()
         raise Interrupted(f"interrupted after round {recorder.saved}: {hint}") from None
     except UserError as problem:
-        raise UserError(f"{problem} (saved up to round {recorder.saved}: {hint})") from problem
+        # A full disk can be mended; a run that diverges would do so again.
+        then = f": {hint}" if problem.__cause__ is not None else f" in {folder.path}"
+        raise UserError(f"{problem} (saved up to round {recorder.saved}{then})") from problem
 
 
-def _finish(
-    experiment: Experiment, folder: RunFolder, result: Result, dropped: Mapping[int, int]
-) -> dict[str, Any]:
-    """Write the posterior and, last, the summary."""
-    config, federation = experiment.config, experiment.federation
-    summary = {
+def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int]) -> dict[str, Any]:
+    """What ``summary.json`` holds."""
+    config, data = experiment.config, experiment.data
+    return {
         "algorithm": config.algorithm.name,
-        "data": experiment.data.dataset.name,
-        "split": config.data.split or experiment.data.partition.scheme,
+        "data": data.dataset.name,
+        "split": config.data.split or data.partition.scheme,
         "seed": config.run.seed,
-        "clients": experiment.data.num_clients,
+        "clients": data.num_clients,
         **result.summary,
-        "weights": federation.model.prior.num_weights,
+        "weights": experiment.federation.model.prior.num_weights,
         "device": config.run.device,
         "engine": config.run.engine,
         "dropped": {str(client): count for client, count in sorted(dropped.items())},
         "versions": versions(),
     }
-    lists = experiment.data.partition.test
-    if config.run.posterior_draws and any(len(index) for index in lists):
-        from pyro_pfedbayes.datatree import save_datatree
-        from pyro_pfedbayes.experiments.posterior import posterior_datatree
 
-        attrs: dict[str, str | int | float] = {
-            "method": config.algorithm.name,
-            **{
-                k: v
-                for k, v in dataclasses.asdict(config.algorithm).items()
-                if k == "zeta" and isinstance(v, int | float)
-            },
-            "data": experiment.data.dataset.name,
-            "seed": config.run.seed,
-            "rounds": config.run.rounds,
-            **{f"version_{name}": version for name, version in versions().items()},
-        }
-        tree = posterior_datatree(
-            federation, result.state, draws=config.run.posterior_draws, attrs=attrs
-        )
-        with writing(folder.posterior):
-            save_datatree(tree, folder.posterior)
-    folder.write_summary(summary)
-    return summary
+
+def _write_posterior(
+    experiment: Experiment, folder: RunFolder, state: FederationState, progress: Progress
+) -> None:
+    """Write ``posterior.nc``, if it was asked for and there are test examples."""
+    config = experiment.config
+    if not config.run.posterior_draws or not any(map(len, experiment.data.partition.test)):
+        return
+    from pyro_pfedbayes.datatree import save_datatree
+    from pyro_pfedbayes.experiments.posterior import posterior_datatree
+
+    zeta = getattr(config.algorithm, "zeta", None)
+    attrs: dict[str, str | int | float] = {
+        "method": config.algorithm.name,
+        **({} if zeta is None else {"zeta": zeta}),
+        "data": experiment.data.dataset.name,
+        "seed": config.run.seed,
+        "rounds": config.run.rounds,
+        **{f"version_{name}": version for name, version in versions().items()},
+    }
+    draws = config.run.posterior_draws
+    try:
+        tree = posterior_datatree(experiment.federation, state, draws=draws, attrs=attrs)
+    except UserError as problem:
+        # A network that overflows on some test example is no reason to lose the rest of a run.
+        progress.note(f"warning: no {folder.posterior.name} is written: {problem}")
+        return
+    with writing(folder.posterior):
+        save_datatree(tree, folder.posterior)
 
 
 def versions() -> dict[str, str]:

@@ -34,6 +34,7 @@ class Categorical:
     """One of ``num_classes`` classes; the network's outputs are its logits.
 
     Example:
+        >>> import torch
         >>> Categorical(3).predict(torch.zeros(1, 3))
         tensor([[0.3333, 0.3333, 0.3333]])
     """

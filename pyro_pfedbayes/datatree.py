@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ MAX_CELLS = 10_000_000
 """Most draws times observations in one tree: about 60 MB before compression, 35 MB on disk."""
 
 Array = NDArray[Any]
-_ENGINE = "h5netcdf"
+_ENGINE: Literal["h5netcdf"] = "h5netcdf"
 
 
 def to_datatree(
@@ -59,7 +59,8 @@ def to_datatree(
     classes with 20 draws take about 6 MB on disk.
 
     Args:
-        draws: Class probabilities ``[n, C]``, one tensor or array a draw of the weights; or all of them as ``[K, n, C]``.
+        draws: Class probabilities ``[n, C]``, one tensor or array a draw of the weights; or all of them as
+            ``[K, n, C]``.
         y: True labels ``[n]``, integers.
         client: Number of the client that each observation belongs to, ``[n]``.
         classes: Names of the C classes; default ``"0"``, ``"1"``, ….
@@ -103,7 +104,7 @@ def for_client(tree: xr.DataTree, client: int) -> xr.DataTree:
     Raises:
         UserError: The tree holds no such client.
     """
-    known = tree["client_metrics"]["client"].values
+    known = tree["client_metrics"].coords["client"].to_numpy()
     if client not in known:
         raise UserError(f"no client {client} in this tree; it holds {_listed(known)}")
 
@@ -307,7 +308,8 @@ def _sample(probs: Array, rng: np.random.Generator) -> NDArray[np.int16]:
     """A label of each row, by inversion."""
     steps = probs.cumsum(1)
     chosen = (rng.random((len(probs), 1)) * steps[:, -1:] >= steps).sum(1)
-    return np.minimum(chosen, probs.shape[1] - 1).astype(np.int16)
+    labels: NDArray[np.int16] = np.minimum(chosen, probs.shape[1] - 1).astype(np.int16)
+    return labels
 
 
 def _entropy(probs: Array) -> Array:

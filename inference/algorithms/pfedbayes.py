@@ -170,7 +170,8 @@ class PFedBayes:
     def client_init(self, server: Tensors, count: int) -> Tensors:
         """A client that has never trained believes what the server believes."""
         rows = _copies(server["loc"], server["scale"], count)
-        if self.optimizer_state == "kept":
+        # Shared moments are the server's, but in the personal phase every client has its own.
+        if self.optimizer_state != "reset":
             fresh = RowAdam.fresh_state([rows["loc"], rows["rho"]])
             rows |= _add(fresh, "adam.")
             if self.server_rule == "gradient":
@@ -226,7 +227,7 @@ class PFedBayes:
         kept: dict[str, Tensor] = {}
         if self._shares(phase):
             upload |= moments
-        elif self.optimizer_state != "reset":
+        elif self.optimizer_state != "reset" and at.index + 1 < at.total:
             kept = moments
             if follower is not None:
                 kept |= _add(follower.adam.state(), "follower.")
