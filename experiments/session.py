@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.build import Experiment, build_experiment
 from pyro_pfedbayes.experiments.config import Config
@@ -291,6 +293,7 @@ def _write_posterior(
 
 def versions() -> dict[str, str]:
     """Versions of what decides the numbers."""
-    packages = ("pyro-pfedbayes", "torch", "pyro-ppl", "numpy")
+    packages = ("pyro-pfedbayes", "pyro-ppl", "numpy")
     found = {name: importlib.metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    # PyTorch's own word also tells which CUDA it was built for.
+    return {"python": platform.python_version(), "torch": str(torch.__version__), **found}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.datasets import Dataset, load_dataset
+from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
@@ -14,6 +18,24 @@ from pyro_pfedbayes.models.networks import mlp
 from pyro_pfedbayes.partition import Partition, partition_labels
 
 CLASSES = 3
+
+
+def dataset(per_class: list[int], test: int = 0, **options: Any) -> Dataset:
+    """So many examples of each class, in a mixed order; the last ``test`` are the test part."""
+    y = torch.cat([torch.full((count,), label) for label, count in enumerate(per_class)])
+    y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]
+    mask = torch.arange(len(y)) >= len(y) - test if test else None
+    names = tuple(f"c{label}" for label in range(len(per_class)))
+    return Dataset("toy", torch.zeros(len(y), 1), y, names, mask, **options)
+
+
+def message(call: Any, *args: Any, **options: Any) -> str:
+    """What a call that must fail tells the user: one line."""
+    with pytest.raises(UserError) as caught:
+        call(*args, **options)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
 
 
 def tiny_model(dtype: torch.dtype = torch.float64, **options: object) -> BayesianModel:

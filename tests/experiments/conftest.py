@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from tests.experiments.helpers import Outcome, pfedbayes, tiny_options
 
 

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+import torch
+
+from pyro_pfedbayes.datatree import load_datatree
 from pyro_pfedbayes.experiments.cli import main
 from pyro_pfedbayes.experiments.config import Config, parse_config, read_source, with_settings
 from pyro_pfedbayes.experiments.progress import Progress, make_progress
@@ -53,8 +57,9 @@ def pfedbayes(*arguments: str | Path) -> Outcome:
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as stop:
-            assert isinstance(stop.code, int)
-            return Outcome(stop.code, out.getvalue(), err.getvalue())
+            code = stop.code
+    assert isinstance(code, int)
+    return Outcome(code, out.getvalue(), err.getvalue())
 
 
 def tiny_options(**changes: Any) -> list[str]:
@@ -80,3 +85,38 @@ def quiet() -> Progress:
     from rich.console import Console
 
     return make_progress(Console(file=io.StringIO()), Console(file=io.StringIO()))
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """A checkpoint's tensors."""
+    (file,) = (folder / "checkpoint").glob("state-*.safetensors")
+    return dict(safetensors.torch.load_file(file))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """What ``summary.json`` holds."""
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The records of ``metrics.jsonl``."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_seconds(values: dict[str, Any]) -> dict[str, Any]:
+    """All but the times, which no two runs share."""
+    return {key: value for key, value in values.items() if key != "seconds"}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Two runs are the same in every bit."""
+    assert without_seconds(summary(one)) == without_seconds(summary(other))
+    assert [without_seconds(x) for x in lines(one)] == [without_seconds(x) for x in lines(other)]
+    ours, theirs = tensors(one), tensors(other)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+    trees = load_datatree(one / "posterior.nc"), load_datatree(other / "posterior.nc")
+    for group in ("posterior_predictive", "log_likelihood", "observation_stats"):
+        assert trees[0][group].to_dataset().equals(trees[1][group].to_dataset()), group

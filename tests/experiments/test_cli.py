@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.experiments.helpers import pfedbayes
 
 import pyro_pfedbayes.experiments.cli_look
+from tests.experiments.helpers import pfedbayes
 
 COMMANDS = ("run", "resume", "evaluate", "predict", "partition", "list", "bench")
 
@@ -44,7 +44,10 @@ def nan_at_row_3() -> np.ndarray:
         (["run", "--data", "mnits"], "unknown data set 'mnits'; did you mean 'mnist'?"),
         (["run", "--data", "none.npz"], "no such file: none.npz"),
         (["run", "--split", "smal"], "data.split is 'smal'; did you mean 'small'?"),
-        (["run", "--algorithm", "pfedbays"], "unknown algorithm 'pfedbays'; did you mean 'pfedbayes'?"),
+        (
+            ["run", "--algorithm", "pfedbays"],
+            "unknown algorithm 'pfedbays'; did you mean 'pfedbayes'?",
+        ),
         (["run", "--model", "mpl"], "unknown model 'mpl'; did you mean 'mlp'?"),
         (["run", "--clients", "40"], "class '8' has 174 examples, but the split needs 600"),
         (["run", "--clients", "0"], "data.clients is 0; it must be at least 1"),
@@ -55,17 +58,26 @@ def nan_at_row_3() -> np.ndarray:
         (["run", "--set", "algorithm.zeta=0"], "zeta is 0.0; it must be a positive number"),
         (["run", "--set", "algorithm.zeta=-1"], "zeta is -1.0; it must be a positive number"),
         (["run", "--set", "algorithm.zeta=nan"], "zeta is nan; it must be a positive number"),
-        (["run", "--set", "algorithm.zeat=1"], "unknown key 'algorithm.zeat'; did you mean 'zeta'?"),
-        (["run", "--set", "algoritm.zeta=1"], "unknown section 'algoritm'; did you mean 'algorithm'?"),
+        (
+            ["run", "--set", "algorithm.zeat=1"],
+            "unknown key 'algorithm.zeat'; did you mean 'zeta'?",
+        ),
+        (
+            ["run", "--set", "algoritm.zeta=1"],
+            "unknown section 'algoritm'; did you mean 'algorithm'?",
+        ),
         (["run", "--set", "zeta=1"], "give section.key=value"),
         (["run", "--set", "run.engine=eagre"], "engine is 'eagre'; did you mean 'eager'?"),
         (["run", "--set", "data.alpha=0.5"], "data.alpha has no effect with data.scheme 'blocks'"),
         (["run", "--set", "data.scheme=column"], "data.column does not say which one"),
         (["run", "--set", "data.scheme=column", "--set", "data.column=site"], "no column 'site'"),
-        (["run", "--model", "linear", "--set", "model.hidden=[3]"], "no effect with model.name 'linear'"),
+        (
+            ["run", "--model", "linear", "--set", "model.hidden=[3]"],
+            "no effect with model.name 'linear'",
+        ),
         (["run", "--model", "vgg"], "pools 8x8 images to nothing"),
         (["run", "--set", "model.rho=-1e9"], "standard deviation of 0 or infinity"),
-        (["run", "--rounds", "1"], "leave at least one shared round"),
+        (["run", "--set", "algorithm.kind_rounds=200"], "leave at least one shared round"),
         (["resume", "nowhere"], "nowhere is not the folder of a run: there is no such folder"),
         (["evaluate", "nowhere"], "nowhere is not the folder of a run"),
         (["evaluate", ".", "--part", "tset"], "unknown part 'tset'; did you mean 'test'?"),
@@ -185,7 +197,11 @@ def test_help_and_version() -> None:
 def test_list_names_everything_a_line_each() -> None:
     lines = pfedbayes("list").out.splitlines()
     named = {line.split()[0] for line in lines if line.startswith(" ")}
-    sizes = {f"{data}-{size}" for data in ("mnist", "fmnist", "cifar10") for size in ("small", "medium", "large")}
+    sizes = {
+        f"{data}-{size}"
+        for data in ("mnist", "fmnist", "cifar10")
+        for size in ("small", "medium", "large")
+    }
     assert {"pfedbayes", "mlp", "linear", "vgg", "digits", "cifar10"} | sizes <= named
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from tests.experiments.helpers import Outcome, pfedbayes, tiny_options
 
 from pyro_pfedbayes.experiments.runfolder import RunFolder
 from pyro_pfedbayes.experiments.session import reopen
 from pyro_pfedbayes.inference.federation import Result
 from pyro_pfedbayes.inference.predictive import posterior_predictive
+from tests.experiments.helpers import Outcome, pfedbayes, tiny_options
 
 Finished = tuple[Path, Outcome]
 
@@ -136,8 +136,16 @@ def test_clients_have_names_and_tables_their_own_units(tmp_path: Path) -> None:
     site = np.array(["east", "north"])[np.arange(80) // 40]
     np.savez(tmp_path / "d.npz", x=x, y=y, site=site)
     options = (
-        *("--set", "data.column=site", "--set", "model.hidden=[4]", "--set", "run.posterior_draws=0"),
-        *("--set", "algorithm.lr=0.05", "--rounds", "12", "--device", "cpu"),
+        *(
+            "--set",
+            "data.column=site",
+            "--set",
+            "model.hidden=[4]",
+            "--set",
+            "run.posterior_draws=0",
+        ),
+        *("--set", "algorithm.lr=0.05", "--set", "algorithm.zeta=0.1", "--device", "cpu"),
+        *("--rounds", "12"),
     )
     run = ("run", "--data", tmp_path / "d.npz", "--out", tmp_path / "r")
     assert pfedbayes(*run, *options).code == 0
@@ -153,7 +161,9 @@ def test_clients_have_names_and_tables_their_own_units(tmp_path: Path) -> None:
         # On inputs left in their own units it would be a coin's accuracy.
         assert (found["label"] == y).mean() > 0.85
     wrong = pfedbayes("predict", tmp_path / "r", "--client", "nort", "--input", tmp_path / "x.npz")
-    assert "no client 'nort': give a number from 0 to 1, or a name; did you mean 'north'?" in wrong.err
+    assert (
+        "no client 'nort': give a number from 0 to 1, or a name; did you mean 'north'?" in wrong.err
+    )
 
 
 def test_prediction_does_not_need_the_training_data(tmp_path: Path) -> None:
@@ -171,7 +181,10 @@ def test_prediction_does_not_need_the_training_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": np.zeros((3, 7, 7), dtype=int)}, "x has shape [3, 7, 7]; the model takes images [n, 1, 8, 8]"),
+        (
+            {"x": np.zeros((3, 7, 7), dtype=int)},
+            "x has shape [3, 7, 7]; the model takes images [n, 1, 8, 8]",
+        ),
         ({"x": np.zeros((3, 64), dtype=int)}, "x has shape [3, 64]"),
         ({"x": np.full((3, 8, 8), 17)}, "integers from 17 to 17; the training images held 0 to 16"),
         ({"x": np.full((3, 8, 8), np.nan)}, "NaN or infinite values in 3 of 3"),

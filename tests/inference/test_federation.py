@@ -46,14 +46,14 @@ def same(a: FederationState, b: FederationState) -> bool:
 
 
 def test_learns_digits_to_a_known_accuracy_with_both_models() -> None:
-    """Bars two points under what five seeds reached (worst: personal 95.7 %, global 88.7 %)."""
+    """Bars two points under the worst of five seeds (personal 95.4 %, NLL 0.266; global 89.4 %)."""
     model = BayesianModel(mlp([64, 50, 10]), Categorical(10), rho=-3.0)
     data = digits(train_per_class=24, test_per_class=10, validation=0.0)
     result = Federation(model, data, device="cpu", eval_every=0, eval_draws=20).run(30)
     last = result.history[-1]
-    assert last["personal"]["accuracy"] > 0.93
-    assert last["global"]["accuracy"] > 0.86
-    assert last["personal"]["nll"] < 0.35
+    assert last["personal"]["accuracy"] > 0.934
+    assert last["global"]["accuracy"] > 0.874
+    assert last["personal"]["nll"] < 0.30
 
 
 def test_same_seed_same_run_and_another_seed_another() -> None:

@@ -13,16 +13,7 @@ import pytest
 import torch
 
 from pyro_pfedbayes.datasets import Dataset, default_data_dir, load_dataset
-from pyro_pfedbayes.errors import UserError
-
-
-def message(call: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*args, **options)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
+from tests.helpers import message
 
 # --- named data sets ---
 

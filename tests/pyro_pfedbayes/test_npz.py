@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pyro_pfedbayes.datasets import load_dataset
-from pyro_pfedbayes.errors import UserError
+from tests.helpers import message
 
 X = np.array([[0.0, 10.0], [2.0, 10.0], [4.0, 10.0], [6.0, 10.0]])
 Y = np.array([0, 1, 1, 0])
@@ -24,14 +24,6 @@ def write(tmp_path: Path, **arrays: Any) -> Path:
     path = tmp_path / "mine.npz"
     np.savez(path, **arrays)
     return path
-
-
-def message(call: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*args, **options)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 def test_a_table_is_standardised_over_all_rows(tmp_path: Path) -> None:

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from pyro_pfedbayes.datasets import Dataset, load_dataset
-from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.partition import (
     partition_column,
 )
-
-
-def dataset(per_class: list[int], test: int = 0, **options: Any) -> Dataset:
-    """So many examples of each class, in a mixed order; the last ``test`` are the test part."""
-    y = torch.cat([torch.full((count,), label) for label, count in enumerate(per_class)])
-    y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]
-    mask = torch.arange(len(y)) >= len(y) - test if test else None
-    names = tuple(f"c{label}" for label in range(len(per_class)))
-    return Dataset("toy", torch.zeros(len(y), 1), y, names, mask, **options)
-
-
-def message(call: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*args, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from tests.helpers import dataset, message
 
 
 def sites(values: list[int | float], test: int = 0) -> Dataset:
