@@ -133,10 +133,8 @@ def _suffixes(arrays: Mapping[str, Array], where: str) -> tuple[str, ...]:
         if not missing[layout]:
             return layout
     held = ", ".join(sorted(arrays)) or "nothing"
-    if len(missing[("_train", "_test")]) < 4:
-        lacking = ", ".join(missing[("_train", "_test")])
-    else:
-        lacking = ", ".join(missing[("",)])
+    split = missing[("_train", "_test")]
+    lacking = ", ".join(split if len(split) < 4 else missing[("",)])
     raise UserError(f"{where}: {lacking} missing: wanted {_LAYOUTS}, found {held}")
 
 
