@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyro_pfedbayes.clients import FederatedData
     from pyro_pfedbayes.datasets import Dataset, load_dataset
+    from pyro_pfedbayes.datatree import load_datatree, save_datatree, to_datatree
     from pyro_pfedbayes.errors import UserError
     from pyro_pfedbayes.gaussian import MeanFieldGaussian, kl_divergence
     from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
@@ -48,12 +49,15 @@ _HOMES = {
     "barycentre": "moments",
     "kl_divergence": "gaussian",
     "load_dataset": "datasets",
+    "load_datatree": "datatree",
     "mlp": "models.networks",
     "partition_column": "partition",
     "partition_dirichlet": "partition",
     "partition_labels": "partition",
     "partition_quantity": "partition",
     "posterior_predictive": "inference.predictive",
+    "save_datatree": "datatree",
+    "to_datatree": "datatree",
     "vgg": "models.networks",
 }
 

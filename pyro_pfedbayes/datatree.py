@@ -143,14 +143,13 @@ def save_datatree(tree: xr.DataTree, path: str | os.PathLike[str]) -> Path:
         for group in tree.subtree
         if group.has_data
     }
+    # Into memory first: where a disk is full, HDF5 ends the whole process with a segmentation fault.
+    content = tree.to_netcdf(None, engine=_ENGINE, encoding=encoding)
     try:
-        tree.to_netcdf(temporary, engine=_ENGINE, encoding=encoding)
+        temporary.write_bytes(content)
         os.replace(temporary, target)
-    except (OSError, RuntimeError) as problem:
-        # HDF5 tells of a full disk in its own words, and sometimes as RuntimeError.
-        raise OSError(
-            getattr(problem, "errno", None) or 0, _one_line(problem), str(target)
-        ) from problem
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(target)) from problem
     finally:
         temporary.unlink(missing_ok=True)
     return target

@@ -128,11 +128,14 @@ def test_out_defaults_to_a_new_folder_under_runs(
 
 
 def test_an_empty_folder_will_do_but_not_one_that_holds_something(
-    finished: tuple[Path, Outcome], tmp_path: Path
+    finished: tuple[Path, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = finished
     before = (folder / "config.toml").read_bytes()
-    outcome = pfedbayes("run", "--out", folder, *tiny_options())
+    with monkeypatch.context() as patch:
+        # It is said at once, not after minutes of loading.
+        patch.setattr("pyro_pfedbayes.experiments.build.build_experiment", None)
+        outcome = pfedbayes("run", "--out", folder, *tiny_options())
     assert outcome.code == 2
     assert "holds a run already" in outcome.err
     assert f"pfedbayes resume {folder}" in outcome.err

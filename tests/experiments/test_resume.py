@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -10,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -275,13 +278,24 @@ def test_full_disk_at_a_checkpoint_keeps_the_one_before(
     assert_same_run(folder, finished[0])
 
 
-def test_full_disk_at_a_line_takes_the_half_back(tmp_path: Path) -> None:
+def test_full_disk_at_a_line_takes_the_half_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = RunFolder(tmp_path)
     folder.append_metrics({"round": 1})
-    (tmp_path / "full").symlink_to("/dev/full")
-    folder.metrics = tmp_path / "full"
-    with pytest.raises(UserError, match=r"cannot write .*full: No space left on device"):
-        folder.append_metrics({"round": 2})
+
+    @contextlib.contextmanager
+    def half(path: Path, *_: Any, **__: Any) -> Iterator[Any]:
+        with open(path, "a") as file:
+            yield types.SimpleNamespace(write=lambda text: file.write(text[:4]))
+        full_disk()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", half)
+        with pytest.raises(
+            UserError, match=r"cannot write .*metrics.jsonl: No space left on device"
+        ):
+            folder.append_metrics({"round": 2})
     assert lines(tmp_path) == [{"round": 1}]
 
 
@@ -290,7 +304,7 @@ def test_full_disk_at_the_posterior_can_be_made_good(
 ) -> None:
     folder = tmp_path / "r"
     with monkeypatch.context() as patch:
-        patch.setattr("xarray.DataTree.to_netcdf", full_disk)
+        patch.setattr("pyro_pfedbayes.datatree.save_datatree", full_disk)
         outcome = pfedbayes("run", "--out", folder, *tiny_options())
     assert outcome.code == 2
     assert f"cannot write {folder / 'posterior.nc'}: No space left on device" in outcome.err

@@ -177,17 +177,30 @@ def test_a_failed_write_leaves_what_was_there(
 ) -> None:
     path = save_datatree(tree_of_two(), tmp_path / "p.nc")
     before = path.read_bytes()
+    write = Path.write_bytes
 
-    def full(_: Any, target: Path, **__: Any) -> None:
-        target.write_bytes(b"half")
+    def full(target: Path, _: Any) -> int:
+        write(target, b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("xarray.DataTree.to_netcdf", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left on device") as problem:
         save_datatree(tree_of_two(), path)
     assert problem.value.filename == str(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["p.nc"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # HDF5 itself must never see the full disk.
+    monkeypatch.setattr(datatree.os, "getpid", lambda: 1)
+    (tmp_path / ".p.nc.1.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        save_datatree(tree_of_two(), tmp_path / "p.nc")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
