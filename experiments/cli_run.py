@@ -19,7 +19,7 @@ __all__ = ["Stopped", "partition", "resume", "run"]
 Source = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PRESET | FILE.toml]",
+        metavar="PRESET | FILE.toml",
         help="What to run: a preset's name or a file. Default: the preset of --data, else 'digits'.",
         show_default=False,
     ),

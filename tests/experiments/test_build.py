@@ -22,7 +22,6 @@ from pyro_pfedbayes.experiments.build import (
 from pyro_pfedbayes.experiments.config import parse_config
 from pyro_pfedbayes.experiments.inputs import InputRule, input_rule
 from pyro_pfedbayes.experiments.resolve import resolve
-from pyro_pfedbayes.partition import Partition
 from tests.experiments.helpers import tiny_config
 
 
@@ -89,15 +88,9 @@ def test_the_seed_of_the_data_can_stay_while_that_of_the_run_changes() -> None:
 
 def test_the_fingerprint_sees_labels_inputs_and_who_holds_what() -> None:
     data, _ = build_data(resolve(tiny_config()).data)
-    first, *others = data.partition.train
-    moved = Partition(
-        *(
-            "x",
-            (first[1:], *others),
-            (torch.cat([data.partition.validation[0], first[:1]]), *data.partition.validation[1:]),
-            data.partition.test,
-        ),
-    )
+    dealt = data.partition
+    unheld = tuple(index[1:] for index in dealt.validation)
+    swapped = (dealt.train[1], dealt.train[0], *dealt.train[2:])
     changed = [
         dataclasses.replace(
             data, dataset=dataclasses.replace(data.dataset, x=data.dataset.x + 0.1)
@@ -105,9 +98,10 @@ def test_the_fingerprint_sees_labels_inputs_and_who_holds_what() -> None:
         dataclasses.replace(
             data, dataset=dataclasses.replace(data.dataset, y=data.dataset.y.flip(0))
         ),
-        dataclasses.replace(data, partition=moved),
+        dataclasses.replace(data, partition=dataclasses.replace(dealt, validation=unheld)),
+        dataclasses.replace(data, partition=dataclasses.replace(dealt, train=swapped)),
     ]
-    assert len({fingerprint(data), *map(fingerprint, changed)}) == 4
+    assert len({fingerprint(data), *map(fingerprint, changed)}) == 5
 
 
 def test_networks_by_name() -> None:

@@ -16,7 +16,8 @@ from sklearn.datasets import load_digits
 from pyro_pfedbayes.experiments.runfolder import RunFolder
 from pyro_pfedbayes.experiments.session import reopen
 from pyro_pfedbayes.inference.federation import Result
-from pyro_pfedbayes.inference.predictive import posterior_predictive
+from pyro_pfedbayes.inference.predictive import posterior_predictive, predictive_draws
+from pyro_pfedbayes.randomness import generator
 from tests.experiments.helpers import Outcome, pfedbayes, tiny_options
 
 Finished = tuple[Path, Outcome]
@@ -103,6 +104,10 @@ def test_predict_equals_the_librarys_posterior_predictive(
         assert np.array_equal(found["label"], wanted.argmax(-1).numpy())
         entropy = torch.distributions.Categorical(probs=wanted).entropy().numpy()
         assert np.allclose(found["entropy"], entropy, atol=1e-6)
+        stream = generator(0, "predictive", "alone")
+        draws = list(predictive_draws(experiment.federation.model, belief, x, 9, stream))
+        each = torch.distributions.Categorical(probs=torch.stack(draws)).entropy().mean(0)
+        assert np.allclose(found["aleatoric"], each.numpy(), atol=1e-6)
         assert np.allclose(found["entropy"], found["aleatoric"] + found["epistemic"], atol=1e-6)
         assert (found["epistemic"] > 0).all()
         assert found["classes"].tolist() == list("0123456789")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pyro_pfedbayes.experiments import session
 from tests.experiments.helpers import (
     TINY,
     Outcome,
@@ -118,13 +120,18 @@ def test_options_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
 def test_out_defaults_to_a_new_folder_under_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Stopped:
+            return cls(2030, 5, 6, 7, 8, 9, tzinfo=tz)
+
+    monkeypatch.setattr(session, "datetime", Stopped)
     monkeypatch.chdir(tmp_path)
     options = tiny_options(run__rounds=4, run__posterior_draws=0)
     for _ in range(2):
         assert pfedbayes("run", *options).code == 0
-    made = list((tmp_path / "runs").iterdir())
-    assert len(made) == 2
-    assert all(path.name.startswith("digits-2") for path in made)
+    made = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert made == ["digits-20300506-070809", "digits-20300506-070809-2"]
 
 
 def test_an_empty_folder_will_do_but_not_one_that_holds_something(

@@ -149,6 +149,7 @@ def test_the_papers_split_fills_in_clients_and_sizes() -> None:
         ({"scheme": "dirichlet", "split": "small"}, "dirichlet", "split"),
         ({"column": "site"}, "column", "clients"),
         ({"scheme": "quantity"}, "quantity", "labels_per_client"),
+        ({"scheme": "rotating", "test_fraction": 0.3}, "rotating", "test_fraction"),
         ({"train_per_class": 4, "test_per_class": 4, "split": "small"}, "blocks", "split"),
     ],
 )

@@ -196,7 +196,7 @@ def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # HDF5 itself must never see the full disk.
-    monkeypatch.setattr(datatree.os, "getpid", lambda: 1)
+    monkeypatch.setattr("os.getpid", lambda: 1)
     (tmp_path / ".p.nc.1.tmp").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device"):
         save_datatree(tree_of_two(), tmp_path / "p.nc")
