@@ -124,9 +124,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _tell_of_bug(problem: Exception) -> int:
     if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
         return _tell("out of memory; a smaller run.chunk or algorithm.batch_size helps", 1)
-    if os.environ.get("PFEDBAYES_TRACEBACK"):
+    asked = os.environ.get("PFEDBAYES_TRACEBACK", "").lower() in ("1", "true")
+    if asked:
         traceback.print_exception(problem)
-    where = "" if os.environ.get("PFEDBAYES_TRACEBACK") else "; PFEDBAYES_TRACEBACK=1 shows where"
+    where = "" if asked else "; PFEDBAYES_TRACEBACK=1 shows where"
     return _tell(
         f"internal error: {type(problem).__name__}: {problem} (please report this{where})", 1
     )

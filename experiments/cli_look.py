@@ -40,7 +40,7 @@ def evaluate(
     Example: [dim]pfedbayes evaluate runs/digits-20250101-120000 --draws 100[/]
     """
     known("part", part, ["test", "validation"])
-    from pyro_pfedbayes.experiments.report import client_rows, client_table
+    from pyro_pfedbayes.experiments.report import client_rows, client_table, counted
     from pyro_pfedbayes.experiments.runfolder import RunFolder, json_text
     from pyro_pfedbayes.experiments.session import reopen
 
@@ -64,14 +64,18 @@ def evaluate(
         return
     from rich.console import Console
 
-    title = f"{part} examples after round {state.round}, {used} draws"
+    title = f"{part} examples after round {state.round}, {counted(used, 'draw')}"
     Console().print(client_table(rows, pooled, title))
 
 
 def predict(
     folder: RunDir,
     client: Annotated[
-        str, typer.Option(metavar="I", help="Whose model: a client's number or name, or 'global'.")
+        str,
+        typer.Option(
+            metavar="I",
+            help="Whose model: a client's name (its number, if it has none), or 'global'.",
+        ),
     ],
     input: Annotated[
         Path, typer.Option(metavar="X.npz", help="Inputs like the training data, in an array x.")

@@ -70,7 +70,8 @@ def run(
     participation: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Clients drawn a round: a number, a fraction below 1, or all."
+            metavar="N",
+            help="Clients drawn a round: a number (1 is one client), a fraction up to 1.0 (all), or all.",
         ),
     ] = None,
     seed: Seed = None,

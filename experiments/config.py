@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -43,6 +43,17 @@ Tree = dict[str, dict[str, Any]]
 """A configuration as TOML has it: values by key by section."""
 
 
+# What a random generator and an attribute of a netCDF file both hold.
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_SEEDS = "an integer from 0 to 2**63 - 1"
+Participation = (
+    Annotated[int, Field(ge=1)]
+    | Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    | Literal["all"]
+)
+"""1 is one client, 1.0 is all of them."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -63,7 +74,7 @@ class DataSection(_Section):
     test_fraction: float | None = Field(None, ge=0, lt=1)
     validation: float = Field(0.1, ge=0, lt=1)
     scaling: Literal["plain", "standard"] = "standard"
-    seed: int | None = None
+    seed: Seed | None = Field(None, description=_SEEDS)
 
 
 class ModelSection(_Section):
@@ -81,10 +92,10 @@ class RunSection(_Section):
     """How long, where, and what is written when."""
 
     rounds: int = Field(100, ge=1)
-    participation: int | float | Literal["all"] = Field(
-        "all", description="a number of clients, a fraction below 1, or 'all'"
+    participation: Participation = Field(
+        "all", description="a number of clients, a fraction up to 1.0, or 'all'"
     )
-    seed: int = 0
+    seed: Seed = Field(0, description=_SEEDS)
     device: str = "auto"
     engine: str = "auto"
     chunk: int = Field(32, ge=1)
@@ -171,7 +182,9 @@ def read_source(given: str | None, settings: Iterable[tuple[str, Any]] = ()) -> 
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
         raise UserError(f"cannot read {given}: {reason}") from problem
-    return Source(Path(given).stem, False, _toml(text, given))
+    tree = _toml(text, given)
+    _check_sections(tree, f"{given}: ")
+    return Source(Path(given).stem, False, tree)
 
 
 def with_settings(
@@ -231,11 +244,7 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
         UserError: Unknown sections, keys and names (with the nearest right one), values of another type or
             out of range.
     """
-    for section, values in tree.items():
-        if section not in _SECTIONS:
-            raise UserError(f"{where}{_unknown_section(section)}")
-        if not isinstance(values, Mapping):
-            raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
+    _check_sections(tree, where)
     settings = dict(tree.get("algorithm", {}))
     name = settings.pop("name", "pfedbayes")
     if not isinstance(name, str):
@@ -307,6 +316,20 @@ def _instance(kind: type[Any], settings: BaseModel, where: str) -> Any:
         return kind(**{name: getattr(settings, name) for name in type(settings).model_fields})
     except UserError as problem:
         raise UserError(f"{where}algorithm: {problem}") from None
+
+
+def _check_sections(tree: Mapping[str, Any], where: str) -> None:
+    """Raise UserError unless all values are those of known sections."""
+    for section, values in tree.items():
+        if section not in _SECTIONS and not isinstance(values, Mapping):
+            raise UserError(
+                f"{where}key '{section}' stands outside a section; put it below one of "
+                + ", ".join(f"[{name}]" for name in _SECTIONS)
+            )
+        if section not in _SECTIONS:
+            raise UserError(f"{where}{_unknown_section(section)}")
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
 
 
 def _unknown_section(section: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -101,20 +102,24 @@ class InputRule:
         given = list(x.shape)
         if x.ndim == 4 and x.shape[1:] == (*sides, channels):
             x = x.transpose(0, 3, 1, 2)
-        elif x.ndim == 3 and channels == 1:
-            x = x[:, None]
+        elif channels == 1 and (x.ndim == 3 or x.shape[1:] == (math.prod(sides),)):
+            x = x.reshape(len(x), 1, *(sides if x.ndim == 2 else x.shape[1:]))
         if x.shape[1:] != self.shape:
             raise UserError(
                 f"{where} has shape {given}; the model takes images [n, {channels}, "
                 f"{sides[0]}, {sides[1]}], channels first or last"
-                + (" or left out" if channels == 1 else "")
+                + (f" or left out, or flattened [n, {math.prod(sides)}]" if channels == 1 else "")
             )
         return x
 
     def _image(self, x: Array, where: str) -> Tensor:
         low, high = float(x.min()), float(x.max())
         images = torch.from_numpy(np.array(x, dtype=np.float32, order="C"))
-        if x.dtype.kind != "f" and self.top is not None:
+        # Floats 0.0, 1.0, ..., such as scikit-learn's digits, are integers; but 0.0 and 1.0 alone may be a [0, 1].
+        whole = (
+            self.top is not None and low >= 0 and 1 < high <= self.top and (x == np.floor(x)).all()
+        )
+        if self.top is not None and (whole or x.dtype.kind != "f"):
             if low < 0 or high > self.top:
                 raise UserError(
                     f"{where} holds integers from {low:g} to {high:g}; "

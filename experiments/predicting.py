@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.build import build_model
 from pyro_pfedbayes.experiments.inputs import InputRule, read_inputs
+from pyro_pfedbayes.experiments.report import counted, plain_title
 from pyro_pfedbayes.experiments.runfolder import RunFolder, writing
 from pyro_pfedbayes.experiments.session import checked_state, compare_settings
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
@@ -32,6 +33,7 @@ from pyro_pfedbayes.randomness import generator
 __all__ = ["FilePredictions", "check_output", "predict_file", "write_predictions"]
 
 GLOBAL = "global"
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,13 @@ class FilePredictions:
     @property
     def epistemic(self) -> Tensor:
         """Mutual information of class and weights, ``[n]`` in nats: what more data would remove."""
-        return (self.entropy - self.aleatoric).clamp_min(0.0)
+        return (self.entropy - self.aleatoric).clamp_min(0.0) + 0.0
 
     def table(self, rows: int) -> Table:
         """The first rows, for people."""
-        table = Table(title=self.who, title_justify="left", box=box.SIMPLE, pad_edge=False)
+        table = Table(
+            title=plain_title(self.who), title_justify="left", box=box.SIMPLE, pad_edge=False
+        )
         table.add_column("row", justify="right")
         table.add_column("class", style="bold")
         for name in ("probability", "entropy (nats)", "of which epistemic"):
@@ -80,7 +84,7 @@ class FilePredictions:
         for row in range(min(rows, len(self))):
             table.add_row(
                 str(row),
-                escape(self.classes[int(self.labels[row])]),
+                Text(self.classes[int(self.labels[row])]),
                 *(f"{float(v[row]):.3f}" for v in (top, self.entropy, self.epistemic)),
             )
         return table
@@ -98,7 +102,7 @@ def predict_file(
 
     Args:
         folder: The run.
-        client: A client's number or name, or ``"global"``.
+        client: A client's name, its number if the clients have no names of their own, or ``"global"``.
         path: Inputs, raw, like the training data.
         draws: Draws of the weights; None for those of the run's evaluations.
         device: Where to compute; None for where the run did.
@@ -128,7 +132,7 @@ def predict_file(
         total = probs if step == 0 else total.add_(probs)
     who = "global model" if number is None else f"personal model of client {names[number]}"
     return FilePredictions(
-        f"{who} after round {state.round}, {used} draws",
+        f"{who} after round {state.round}, {counted(used, 'draw')}",
         classes,
         (total / used).cpu(),
         (entropy / used).cpu(),
@@ -192,12 +196,17 @@ def _csv(found: FilePredictions) -> str:
 def _client_number(client: str, names: tuple[str, ...]) -> int:
     if client in names:
         return names.index(client)
-    if client.isdecimal() and int(client) < len(names):
-        return int(client)
-    numbered = names == tuple(str(i) for i in range(len(names)))
-    known = "" if numbered else f", or a name{nearest(client, names)}"
+    if names == tuple(str(i) for i in range(len(names))):
+        # Such as 03 for 3.
+        if client.isdecimal() and int(client) < len(names):
+            return int(client)
+        raise UserError(
+            f"no client {client!r}: give a number from 0 to {len(names) - 1}, or 'global'"
+        )
+    # With names such as 10, 20, 30, a number could mean a name or a place.
+    some = ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
     raise UserError(
-        f"no client {client!r}: give a number from 0 to {len(names) - 1}{known}, or 'global'"
+        f"no client {client!r}{nearest(client, names)} (give a name: {some}; or 'global')"
     )
 
 
@@ -211,4 +220,5 @@ def _belief(
 
 
 def _entropy(probs: Tensor) -> Tensor:
-    return -torch.xlogy(probs, probs).sum(-1)
+    # Rounding may take it below 0; adding 0 turns -0 into 0.
+    return (-torch.xlogy(probs, probs).sum(-1)).clamp_min(0.0) + 0.0

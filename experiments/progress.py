@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a line an evaluated round elsewhere."""
+"""How far a run is: a bar on a terminal; elsewhere a line an evaluated round, and now and then between."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.inference.federation import RoundReport
 
 __all__ = ["Clock", "Progress", "make_progress"]
+
+
+SILENCE = 20.0
+"""Seconds after which a round that is not evaluated gets a line as well."""
 
 
 class Progress(Protocol):
@@ -64,16 +68,20 @@ class _Lines:
     @contextlib.contextmanager
     def running(self, done: int, total: int) -> Iterator[None]:
         self._clock = Clock(done, total)
+        self._told = time.perf_counter()
         yield
 
     def round(self, report: RoundReport) -> None:
-        left = self._clock.left(report.index)
-        if report.evaluation is not None:
-            _print(
-                self._out,
-                f"round {report.index}/{report.total}  {_accuracies(report.evaluation)}  "
-                f"loss {report.loss:.1f}  {report.phase}  {left:.0f} s left",
-            )
+        left, now = self._clock.left(report.index), time.perf_counter()
+        if report.evaluation is None and now - self._told < SILENCE:
+            return
+        self._told = now
+        found = "" if report.evaluation is None else f"{_accuracies(report.evaluation)}  "
+        _print(
+            self._out,
+            f"round {report.index}/{report.total}  {found}"
+            f"loss {report.loss:.4g}  {report.phase}  {left:.0f} s left",
+        )
 
     def note(self, text: str) -> None:
         _print(self._err, f"pfedbayes: {text}")
@@ -93,7 +101,7 @@ class _Bar:
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
         )
         self._clock = Clock(done, total)
         with Progress(*columns, console=self._out, transient=True, expand=True) as self._bar:
@@ -106,7 +114,7 @@ class _Bar:
         if report.evaluation is not None:
             self._accuracies = _accuracies(report.evaluation) + "  "
         if self._bar is not None:
-            text = f"{self._accuracies}loss {report.loss:.1f}  {report.phase}  {left:.0f} s left"
+            text = f"{self._accuracies}loss {report.loss:.4g}  {report.phase}  {left:.0f} s left"
             self._bar.update(self._task, completed=report.index, description=text)
 
     def note(self, text: str) -> None:

@@ -7,10 +7,29 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["client_rows", "client_table", "list_table", "result_lines", "result_table"]
+__all__ = [
+    "client_rows",
+    "client_table",
+    "counted",
+    "list_table",
+    "plain_title",
+    "result_lines",
+    "result_table",
+]
 
 _MEASURES = ("accuracy", "nll", "ece")
+
+
+def counted(number: int, what: str) -> str:
+    """A number and its noun: ``1 client``, ``2 clients``."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def plain_title(text: str) -> Text:
+    """A table's title that is not read as markup, as names of data and clients may look like some."""
+    return Text(text, style="table.title")
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
@@ -20,9 +39,9 @@ def result_table(summary: Mapping[str, Any]) -> Table:
     )
     order = ("selected", "last", "best") if selected else ("last", "best")
     headings = {"selected": "selected %", "last": "last %", "best": "(peak %)"}
-    size = f"{summary['clients']} clients, {summary['rounds']} rounds"
+    size = f"{counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}"
     title = f"{summary['algorithm']} on {summary['data']}, {summary['split']}, {size}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = Table(title=plain_title(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("test accuracy")
     for name in order:
         style = {"best": "dim"}.get(name, "bold" if name == order[0] else "")
@@ -54,7 +73,8 @@ def result_lines(summary: Mapping[str, Any], folder: str) -> list[str]:
             "selected: at the round that was best on validation examples; peak: the best on the test set"
         )
     for client, count in summary["dropped"].items():
-        lines.append(f"client {client} diverged in {count} rounds; those updates were left out")
+        rounds = counted(count, "round")
+        lines.append(f"client {client} diverged in {rounds}; its updates were left out there")
     spent = f"{seconds['train']:.1f} s of training, {seconds['evaluate']:.1f} s of evaluation"
     lines += [
         f"{spent}, {summary['gradient_steps']:,} gradient steps",
@@ -82,13 +102,13 @@ def client_rows(
 
 def client_table(rows: Sequence[Mapping[str, Any]], pooled: Mapping[str, Any], title: str) -> Table:
     """Per-client measures of the personal and the global models, and those of all examples together."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = Table(title=plain_title(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("client")
     table.add_column("examples", justify="right")
     for name in ("PM %", "NLL", "ECE %", "GM %", "NLL", "ECE %"):
         table.add_column(name, justify="right", style="bold" if name in ("PM %", "GM %") else "")
     for row in rows:
-        table.add_row(str(row["name"]), f"{row['examples']:,}", *_cells(row))
+        table.add_row(Text(str(row["name"])), f"{row['examples']:,}", *_cells(row))
     table.add_section()
     table.add_row("all", f"{pooled['examples']:,}", *_cells(pooled))
     return table
@@ -100,7 +120,7 @@ def list_table(rows: Mapping[str, str]) -> Table:
     table.add_column(style="bold", no_wrap=True, min_width=14)
     table.add_column()
     for name, line in rows.items():
-        table.add_row(name, line)
+        table.add_row(Text(name), Text(line))
     return table
 
 

@@ -239,6 +239,8 @@ def _run(
         raise Interrupted(f"interrupted after round {recorder.saved}: {hint}") from None
     except UserError as problem:
         # A full disk can be mended; a run that diverges would do so again.
+        if not recorder.saved:
+            raise UserError(f"{problem} (no round is saved in {folder.path})") from problem
         then = f": {hint}" if problem.__cause__ is not None else f" in {folder.path}"
         raise UserError(f"{problem} (saved up to round {recorder.saved}{then})") from problem
 

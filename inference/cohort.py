@@ -82,7 +82,7 @@ class CohortWork:
         if len(self.dropped) == len(cohort):
             raise UserError(
                 f"round {self.at.index + 1}: every client diverged (numbers are not finite); "
-                "a lower learning rate helps"
+                "try a lower learning rate (lr, server_lr), or look at the inputs' range"
             )
 
     def _chunk(self, clients: Sequence[int]) -> Cohort:

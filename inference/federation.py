@@ -111,7 +111,7 @@ class Federation:
         algorithm: The method and its settings.
         seed: Seed of everything random in the run.
         device: ``"auto"`` (CUDA if there is any), ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-        participation: Clients drawn in a round: None for all, a number S, or a fraction below 1.
+        participation: Clients drawn in a round: None for all, a number S, or a fraction as a float, up to 1.0.
         engine: ``"eager"`` runs the Pyro programs at each step, ``"traced"`` replays a recording of them,
             ``"compiled"`` compiles it; ``"auto"`` does what the length of the run repays.
         chunk: Clients stacked at once; bounds memory when many take part.
@@ -148,6 +148,12 @@ class Federation:
         eval_every: int = 10,
         eval_draws: int = 10,
     ) -> None:
+        _require(model, BayesianModel, "model")
+        _require(data, FederatedData, "data")
+        if isinstance(algorithm, str):
+            raise UserError(
+                f"algorithm is the name {algorithm!r}; give its settings, such as PFedBayes()"
+            )
         self.device = resolve_device(device)
         self.algorithm: Algorithm = PFedBayes() if algorithm is None else algorithm
         self.seed = seed
@@ -282,7 +288,8 @@ class Federation:
         """Posterior predictive of the personal and of the global model on every client's examples."""
         options = {
             "draws": draws or self.eval_draws,
-            "seed": seed_for(self.seed, "evaluation", state.round),
+            # The same draws at every evaluation, so that figures move only if beliefs do.
+            "seed": seed_for(self.seed, "evaluation"),
         }
         personal = predict_personal(
             self.model, self.personal_beliefs(state), self.data, part, **options
@@ -330,24 +337,35 @@ class Federation:
     def _check_model(self) -> None:
         self.model.likelihood.check(self.data.dataset.y, f"data set {self.data.dataset.name!r}")
         x, _ = self.data.examples(0, "train")
+        dtype = self.model.prior.dtype
+        if dtype != x.dtype:
+            raise UserError(
+                f"the network's weights are {dtype}, the inputs {x.dtype}; use network.float()"
+            )
         try:
             with torch.no_grad():
-                self.model.outputs(self.model.prior.loc, x[:1])
-        except RuntimeError as problem:
+                outputs = self.model.outputs(self.model.prior.loc, x[:2])
+        except (RuntimeError, ValueError, TypeError) as problem:
             raise UserError(
                 f"the network does not take inputs of shape {list(x.shape[1:])} from data set "
                 f"{self.data.dataset.name!r}: {problem}"
             ) from problem
+        self.model.likelihood.check_outputs(outputs, len(x[:2]))
+
+
+def _require(value: object, kind: type, name: str) -> None:
+    if not isinstance(value, kind):
+        raise UserError(f"{name} is a {type(value).__name__}; give a {kind.__name__}")
 
 
 def _cohort_size(participation: int | float | None, clients: int) -> int:
     if participation is None:
         return clients
-    if isinstance(participation, float) and 0 < participation < 1:
+    if isinstance(participation, float) and 0 < participation <= 1:
         return max(1, round(participation * clients))
-    if participation != int(participation) or participation < 1:
+    if participation not in range(1, 10**9):
         raise UserError(
-            f"participation is {participation}; give a number of clients, or a fraction below 1"
+            f"participation is {participation}; give a number of clients, or a fraction up to 1.0"
         )
     if participation > clients:
         raise UserError(f"participation is {participation:g}, but there are only {clients} clients")

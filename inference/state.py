@@ -16,7 +16,7 @@ __all__ = ["FederationState", "gather_rows", "row_copies"]
 Rows = Mapping[int, Tensors]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FederationState:
     """What a run is at the end of a round.
 
@@ -35,6 +35,10 @@ class FederationState:
     history: tuple[dict[str, Any], ...] = ()
     gradient_steps: int = 0
     seconds: Mapping[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
+
+    def __repr__(self) -> str:
+        """Where it stands, without its tensors."""
+        return f"FederationState(round={self.round}, {len(self.clients)} clients trained)"
 
 
 def gather_rows(

@@ -51,9 +51,11 @@ def initial_gaussian(network: nn.Module, rho: float = PAPER_RHO) -> MeanFieldGau
     Raises:
         UserError: ``rho`` whose softplus is not a positive finite number in the network's dtype.
     """
-    loc = {name: weight.detach().clone() for name, weight in network.named_parameters()}
+    loc = {name: weight.detach().clone() for name, weight in _weights(network).items()}
     if not loc:
-        raise UserError("the network has no weights: there is nothing to be Bayesian about")
+        raise UserError(
+            "the network has no weights to learn: there is nothing to be Bayesian about"
+        )
     scale = {name: F.softplus(torch.full_like(weight, rho)) for name, weight in loc.items()}
     if not all(bool((s > 0).all() and s.isfinite().all()) for s in scale.values()):
         raise UserError(f"rho = {rho} gives a standard deviation of 0 or infinity; try {PAPER_RHO}")
@@ -73,8 +75,9 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
     or compiled step reads their present value.
 
     Args:
-        network: Any module without state that changes in the forward pass (no batch norm, no dropout). Its parameters
-            give the names and shapes of the weights and the initial means.
+        network: Any module that ``torch.func.vmap`` can run and whose state does not change in the forward pass (no
+            batch norm, no dropout). Its parameters give the names and shapes of the weights and the initial means;
+            those with ``requires_grad_(False)``, and buffers, stay as they are: a deterministic part.
         likelihood: Turns outputs into the distribution of an observation.
         rho: Standard deviation of the initial prior, as ``softplus(rho)``; ignored if ``prior`` is given.
         prior: The Gaussian to draw weights from; unstacked (shared by the cohort) or one a client.
@@ -111,7 +114,7 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         with local_parameters():
             super().__init__()
         _refuse_hidden_randomness(network)
-        shapes = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
+        shapes = {name: tuple(weight.shape) for name, weight in _weights(network).items()}
         prior = initial_gaussian(network, rho) if prior is None else prior
         _check_prior(prior, shapes)
         if not (zeta > 0 and zeta < float("inf")):
@@ -125,7 +128,7 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         self.prior_loc = TensorTable(prior.loc)
         self.prior_scale = TensorTable(prior.scale)
         self._prior_stacked = prior.stacked
-        self.constants = TensorTable({k: v.detach() for k, v in network.named_buffers()})
+        self.constants = TensorTable(_constants(network, like=next(iter(prior.loc.values()))))
         for name, value in (("zeta", zeta), ("data_scale", data_scale)):
             tensor = torch.as_tensor(value, dtype=prior.dtype, device=prior.device)
             self.register_buffer(name, tensor)
@@ -204,6 +207,22 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
             with poutine.scale(scale=self.data_scale):
                 pyro.sample("y", observation.to_event(1), obs=y)
         return outputs
+
+
+def _weights(network: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are to be learnt."""
+    return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def _constants(network: nn.Module, like: Tensor) -> dict[str, Tensor]:
+    """Copies of buffers and frozen parameters, where ``like`` is and in its floating dtype."""
+    frozen = {name: p for name, p in network.named_parameters() if not p.requires_grad}
+    return {
+        name: value.detach().to(
+            like.device, like.dtype if value.is_floating_point() else None, copy=True
+        )
+        for name, value in {**dict(network.named_buffers()), **frozen}.items()
+    }
 
 
 def _check_prior(prior: MeanFieldGaussian, shapes: Mapping[str, tuple[int, ...]]) -> None:

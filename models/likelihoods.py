@@ -28,6 +28,10 @@ class Likelihood(Protocol):
         """Refuse observations that have no probability under this likelihood (UserError)."""
         ...
 
+    def check_outputs(self, outputs: object, examples: int) -> None:
+        """Refuse what a network returned for so many examples if it is of the wrong kind or shape (UserError)."""
+        ...
+
 
 @dataclass(frozen=True)
 class Categorical:
@@ -68,4 +72,18 @@ class Categorical:
             raise UserError(
                 f"{where}: label {int(wrong)} is out of range; this likelihood has classes "
                 f"0 to {self.num_classes - 1}"
+            )
+
+    def check_outputs(self, outputs: object, examples: int) -> None:
+        """Check that a network gives one logit a class.
+
+        Raises:
+            UserError: Anything but a tensor ``[examples, num_classes]``.
+        """
+        wanted = [examples, self.num_classes]
+        found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        if found != wanted:
+            raise UserError(
+                f"the network gives {found} for {examples} examples; a Categorical likelihood of "
+                f"{self.num_classes} classes wants logits of shape {wanted}"
             )

@@ -7,6 +7,7 @@ closed-form average.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
         partition_labels,
         partition_quantity,
     )
+
+_here = Path(__file__).parent
+if not (_here / "models").is_dir() and (_here.parent / "models" / "bayesian.py").is_file():
+    # A checkout keeps the upper storeys beside this folder. Python started there finds this folder before
+    # an installed package, and must then find them too.
+    __path__.append(str(_here.parent))
 
 _HOMES = {
     "BayesianModel": "models.bayesian",

@@ -178,7 +178,7 @@ class FederatedData:
         Args:
             clients: The S clients that take part.
             steps: Batches R of each.
-            batch_size: Examples b in a batch.
+            batch_size: Examples b in a batch; no more than the largest client has.
             seed: Of the run.
             round: Number of the round.
 
@@ -193,6 +193,8 @@ class FederatedData:
             raise UserError(
                 f"steps is {steps} and batch_size {batch_size}: both must be at least 1"
             )
+        # Wider than the largest client is nothing but padding.
+        batch_size = min(batch_size, int(self.train_sizes.max()))
         index = torch.empty(len(clients), steps, batch_size, dtype=torch.int64)
         for row, client in zip(index, clients, strict=True):
             _fill(row, self.partition.train[client], generator(seed, "batch", round, client))

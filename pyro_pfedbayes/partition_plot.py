@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from pyro_pfedbayes.datasets import Dataset
@@ -65,7 +65,10 @@ def partition_table(
     spare = width - 2 - sum(size + 1 for size in taken)
     wide = sum(size + 1 for size in digits) > spare + 1
     table = Table(
-        title=f"{clients} clients, {escape(scheme)}: training examples of each class",
+        title=Text(
+            f"{clients} client{'s' if clients != 1 else ''}, {scheme}: training examples of each class",
+            style="table.title",
+        ),
         title_justify="left",
         box=box.SIMPLE,
         padding=(0, 0),
@@ -77,24 +80,20 @@ def partition_table(
         table.add_column("most of", no_wrap=True, max_width=max(8, spare - 8))
     else:
         for name, size in zip(classes, digits, strict=True):
-            table.add_column(escape(name[: max(size, 4)]), justify="right", no_wrap=True)
+            table.add_column(Text(name[: max(size, 4)]), justify="right", no_wrap=True)
     for heading in _HEADINGS.values():
         table.add_column(heading, justify="right", style="bold", no_wrap=True)
 
-    def cells(row: Tensor, sizes: list[int]) -> list[str]:
-        most = [
-            escape(classes[c]) for c in row.argsort(descending=True, stable=True).tolist() if row[c]
-        ]
+    def cells(row: Tensor, sizes: list[int]) -> list[Text]:
+        most = [classes[c] for c in row.argsort(descending=True, stable=True).tolist() if row[c]]
         labels = [str(len(most)), " ".join(most)] if wide else [str(c or "·") for c in row.tolist()]
-        return [*labels, *map(str, sizes)]
+        return [Text(cell) for cell in (*labels, *map(str, sizes))]
 
     shown = range(clients) if few else [*range(EDGE_ROWS), *range(clients - EDGE_ROWS, clients)]
     for place, client in enumerate(shown):
         if not few and place == EDGE_ROWS:
             table.add_row("...", *["..."] * (len(table.columns) - 1))
-        table.add_row(
-            escape(names[client]), *cells(train[client], [int(t[client]) for t in totals])
-        )
+        table.add_row(Text(names[client]), *cells(train[client], [int(t[client]) for t in totals]))
     table.add_section()
     table.add_row("all", *cells(train.sum(0), [int(t.sum()) for t in totals]))
     if not few:

@@ -87,3 +87,15 @@ def test_python_in_the_docs_runs(page: Path, capsys: pytest.CaptureFixture[str])
 def test_links_within_the_docs_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_python_started_in_a_checkout_finds_all_storeys() -> None:
+    """Even beside a plain install: the folder here comes first on the path, so it must be whole."""
+    code = (
+        "import sys; sys.meta_path = [f for f in sys.meta_path if '__editable__' not in repr(f)];"
+        f"sys.path.insert(0, {str(ROOT)!r});"
+        "import pyro_pfedbayes as pfb; print(pfb.UserError.__module__);"
+        "import pyro_pfedbayes.models, pyro_pfedbayes.inference.algorithms, pyro_pfedbayes.experiments"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.stdout.strip() == "pyro_pfedbayes.errors", out.stderr

@@ -69,7 +69,7 @@ class PFedBayes:
             0.001, a batch's log-likelihood is not scaled to n_i, the KL is divided by R, and each batch is used
             for five steps. There to be compared with, not to be used.
         kinds: Groups of clients in the second phase.
-        kind_rounds: Rounds of the second phase, a number or a fraction below 1 of the run.
+        kind_rounds: Rounds of the second phase, a number or a fraction below 1 of the run; none if ``kinds`` is 1.
         kind_lr: Its learning rate; None for ``lr``.
         kind_schedule: Its schedule, down to ``lr_final``.
         personal_rounds: Rounds of the third phase, a number or a fraction below 1 of the run.
@@ -137,10 +137,9 @@ class PFedBayes:
             raise UserError(f"lr_final is {self.lr_final}; it must be a number >= 0")
         if not 0 < self.beta <= 1:
             raise UserError(f"beta is {self.beta}; it must lie in (0, 1]")
-        if (self.kinds > 1) != (self.kind_rounds > 0):
+        if self.kinds > 1 and self.kind_rounds == 0:
             raise UserError(
-                f"kinds is {self.kinds} and kind_rounds {self.kind_rounds}; more than one kind and at "
-                "least one round go together"
+                f"kinds is {self.kinds}, but kind_rounds is 0; give the phase some rounds"
             )
         if self.kinds > 1 and self.server_rule != "closed-form":
             raise UserError(
@@ -153,7 +152,7 @@ class PFedBayes:
         if kinds + personal >= rounds:
             raise UserError(
                 f"rounds is {rounds}, but kind_rounds takes {kinds} and personal_rounds {personal}; "
-                "leave at least one shared round"
+                "leave at least one shared round (kinds=1 and personal_rounds=0 turn those phases off)"
             )
         if self.kinds > clients:
             raise UserError(f"kinds is {self.kinds}, but there are only {clients} clients")
@@ -268,7 +267,7 @@ class PFedBayes:
             round(value * rounds) if value < 1 else int(value)
             for value in (self.kind_rounds, self.personal_rounds)
         )
-        return kinds, personal
+        return kinds if self.kinds > 1 else 0, personal
 
     def _phase(self, at: Round) -> Phase:
         kinds, personal = self._lengths(at.total)

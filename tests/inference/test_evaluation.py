@@ -12,7 +12,7 @@ def test_personal_predictions_come_from_each_clients_own_belief() -> None:
     state, _ = fed.advance(fed.initial_state(), 3)
     personal, _ = fed.predictions(state, "test", draws=4)
     beliefs = fed.run(1, state=state).personal
-    seed = seed_for(fed.seed, "evaluation", state.round)
+    seed = seed_for(fed.seed, "evaluation")
     for client, (probs, y) in personal.by_client().items():
         x, labels = fed.data.examples(client, "test")
         own = posterior_predictive(

@@ -121,7 +121,7 @@ def test_participation_draws_by_seed_and_idle_clients_keep_their_q() -> None:
 
 
 @pytest.mark.parametrize(
-    ("participation", "size"), [(None, 5), (3, 3), (0.4, 2), (0.01, 1), (5, 5)]
+    ("participation", "size"), [(None, 5), (3, 3), (0.4, 2), (0.01, 1), (5, 5), (1, 1), (1.0, 5)]
 )
 def test_participation_is_a_number_or_a_fraction(participation, size) -> None:
     assert toy_federation(participation=participation).cohort_size == size
@@ -202,7 +202,9 @@ def test_evaluation_does_not_change_the_run() -> None:
     ("options", "words"),
     [
         ({"participation": 6}, "participation is 6, but there are only 5 clients"),
-        ({"participation": 0}, "give a number of clients, or a fraction below 1"),
+        ({"participation": 0}, r"give a number of clients, or a fraction up to 1\.0"),
+        ({"participation": float("nan")}, "participation is nan"),
+        ({"algorithm": "pfedbayes"}, r"give its settings, such as PFedBayes\(\)"),
         ({"participation": 1.5}, "participation is 1.5"),
         ({"chunk": 0}, "chunk is 0; it must be at least 1"),
         ({"eval_draws": 0}, "eval_draws is 0"),
@@ -227,6 +229,27 @@ def test_a_network_that_does_not_fit_the_data_is_refused() -> None:
         Federation(model, toy_data((5, 5)), device="cpu")
     with pytest.raises(UserError, match="label 2 is out of range"):
         Federation(BayesianModel(mlp([4, 2]), Categorical(2)), toy_data((5, 5)), device="cpu")
+
+
+def test_what_a_federation_cannot_work_with_is_named() -> None:
+    model, data = BayesianModel(mlp([4, 3]), Categorical(3)), toy_data((5, 5))
+    with pytest.raises(UserError, match="data is a Dataset; give a FederatedData"):
+        Federation(model, data.dataset, device="cpu")
+    with pytest.raises(UserError, match="model is a Sequential; give a BayesianModel"):
+        Federation(mlp([4, 3]), data, device="cpu")
+    with pytest.raises(UserError, match=r"weights are torch.float64.*use network.float\(\)"):
+        Federation(BayesianModel(mlp([4, 3]).double(), Categorical(3)), data, device="cpu")
+    with pytest.raises(UserError, match=r"the network gives \[2, 4\] for 2 examples"):
+        Federation(BayesianModel(mlp([4, 4]), Categorical(3)), data, device="cpu")
+
+
+def test_a_frozen_server_is_judged_by_the_same_draws() -> None:
+    algorithm = dataclasses.replace(FAST, personal_rounds=3)
+    history = toy_federation(algorithm=algorithm, eval_every=1).run(5).history
+    assert (
+        history[2]["global"] == history[3]["global"] == history[4]["global"] == history[1]["global"]
+    )
+    assert history[0]["global"] != history[1]["global"]
 
 
 @pytest.mark.cuda

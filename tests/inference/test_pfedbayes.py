@@ -255,7 +255,7 @@ def test_personal_rounds_leave_the_server_alone() -> None:
         ({"draws": 0}, "draws is 0; it must be at least 1"),
         ({"local_steps": 1.5}, "local_steps is 1.5; it must be a whole number"),
         ({"beta": 0.0}, r"beta is 0.0; it must lie in \(0, 1\]"),
-        ({"kinds": 2}, "kinds is 2 and kind_rounds 0"),
+        ({"kinds": 2}, "kinds is 2, but kind_rounds is 0"),
         (
             {"kinds": 2, "kind_rounds": 3, "server_rule": "gradient"},
             "needs server_rule 'closed-form'",

@@ -90,6 +90,16 @@ def test_a_stack_of_vggs_equals_one_after_the_other() -> None:
         torch.testing.assert_close(together[i], model.outputs(stacked.client(i).loc, x[i]))
 
 
+def test_frozen_parameters_stay_as_they_are() -> None:
+    net = mlp([4, 5, 3], seed=1)
+    net.fc1.requires_grad_(False)
+    model = BayesianModel(net, Categorical(3))
+    assert model.prior.names == ("head.weight", "head.bias")
+    x = torch.randn(2, 6, 4)
+    prior = {name: torch.stack([value, value]) for name, value in model.prior.loc.items()}
+    torch.testing.assert_close(model.outputs(prior, x)[1], net(x[1]).detach())
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -97,7 +107,7 @@ def test_a_stack_of_vggs_equals_one_after_the_other() -> None:
         (lambda: tiny_model(zeta=float("nan")), "zeta is nan"),
         (lambda: tiny_model(rho=-1e4), "standard deviation of 0"),
         (lambda: tiny_model().with_prior(random_gaussian(_other())), "weight 'fc1.weight'.*shape"),
-        (lambda: BayesianModel(nn.Flatten(), Categorical(3)), "no weights"),
+        (lambda: BayesianModel(nn.Flatten(), Categorical(3)), "no weights to learn"),
         (lambda: BayesianModel(nn.Sequential(nn.BatchNorm1d(4)), Categorical(4)), "layer '0' norm"),
         (
             lambda: BayesianModel(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), Categorical(3)),

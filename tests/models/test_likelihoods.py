@@ -34,3 +34,16 @@ def test_impossible_labels_are_refused(y, words) -> None:
 def test_one_class_is_refused() -> None:
     with pytest.raises(UserError, match="at least 2"):
         Categorical(1)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        (torch.zeros(2, 12), r"gives \[2, 12\] for 2 examples.*shape \[2, 10\]"),
+        (torch.zeros(2, 1, 10), r"gives \[2, 1, 10\]"),
+        ({"logits": torch.zeros(2, 10)}, "gives dict for 2 examples"),
+    ],
+)
+def test_outputs_that_are_not_logits_are_refused(outputs, words) -> None:
+    with pytest.raises(UserError, match=words):
+        Categorical(10).check_outputs(outputs, 2)

@@ -15,6 +15,7 @@ from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.datasets import Dataset
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.partition import Partition, partition_labels
+from tests.helpers import toy_data
 
 
 def dataset(n: int) -> Dataset:
@@ -54,7 +55,8 @@ def test_each_epoch_holds_each_example_once(n: int, size: int, steps: int, seed:
         for batch in plan.index[0]:
             assert sorted(batch[plan.mask[0]].tolist()) == mine
             assert set(batch.tolist()) == set(mine)
-        assert plan.mask[0].tolist() == [place < n for place in range(size)]
+        width = min(size, max(n, 3))
+        assert plan.mask[0].tolist() == [place < n for place in range(width)]
     assert plan.counts.tolist() == [min(size, n)]
     assert plan.sizes.tolist() == [n]
     assert plan.scale.tolist() == pytest.approx([n / min(size, n)])
@@ -200,3 +202,13 @@ def test_batches_are_the_same_on_a_gpu() -> None:
     assert there.scale.is_cuda
     for mine, theirs in zip(here.batch(3), there.batch(3), strict=True):
         assert torch.equal(mine, theirs.cpu())
+
+
+def test_batches_are_no_wider_than_the_largest_client() -> None:
+    data = toy_data((20, 5))
+    plan = data.plan([0, 1], steps=2, batch_size=10_000, seed=0, round=0)
+    assert plan.index.shape == (2, 2, 20)
+    assert plan.mask.sum(1).tolist() == [20, 5]
+    assert plan.scale.tolist() == [1.0, 1.0]
+    # The width does not depend on who takes part.
+    assert data.plan([1], steps=2, batch_size=10_000, seed=0, round=0).index.shape == (1, 2, 20)
