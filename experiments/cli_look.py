@@ -65,7 +65,7 @@ def evaluate(
     from rich.console import Console
 
     title = f"{part} examples after round {state.round}, {counted(used, 'draw')}"
-    Console().print(client_table(rows, pooled, title))
+    Console(emoji=False).print(client_table(rows, pooled, title))
 
 
 def predict(
@@ -99,7 +99,7 @@ def predict(
     found = predict_file(RunFolder.open(folder), client, input, draws=draws, device=device)
     from rich.console import Console
 
-    out = Console()
+    out = Console(emoji=False)
     out.print(found.table(SHOWN))
     if len(found) > SHOWN:
         more = "" if output is not None else "; --output FILE.csv writes them all"
@@ -119,7 +119,7 @@ def list_names() -> None:
     from pyro_pfedbayes.experiments import registry
     from pyro_pfedbayes.experiments.report import list_table
 
-    out = Console()
+    out = Console(emoji=False)
     groups = {
         "Methods (--algorithm)": {name: line for name, (*_, line) in registry.ALGORITHMS.items()},
         "Networks (--model)": dict(registry.MODELS),

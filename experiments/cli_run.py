@@ -233,4 +233,4 @@ def _save_picture(path: Path, examples: Any) -> None:
 def _consoles() -> tuple[Console, Console]:
     from rich.console import Console
 
-    return Console(), Console(stderr=True)
+    return Console(emoji=False), Console(stderr=True, emoji=False)

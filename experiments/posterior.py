@@ -37,7 +37,7 @@ def personal_draws(
     Yields:
         Class probabilities ``[n, C]`` of all clients' examples, in order of the clients; K tensors.
     """
-    seed = seed_for(federation.seed, "evaluation", state.round)
+    seed = seed_for(federation.seed, "evaluation")
     streams: list[Iterator[Tensor]] = []
     for clients, stacked in federation.personal_beliefs(state):
         for row, client in enumerate(clients):

@@ -50,6 +50,7 @@ class Dataset:
         column_values: For columns that held text: the texts, which ``columns`` holds as indices.
         scaling: If a table was standardised: (loc, scale), float64 ``[columns]``; ``x = (raw - loc)
             / scale``.
+        set_aside: Names of a file's further arrays that are not columns, and why, in words.
 
     Raises:
         UserError: If shapes, types, labels or lengths do not fit, or an input is NaN or infinite.
@@ -69,6 +70,7 @@ class Dataset:
     columns: Mapping[str, Tensor] = field(default_factory=dict)
     column_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scaling: tuple[Tensor, Tensor] | None = None
+    set_aside: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""

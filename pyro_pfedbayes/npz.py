@@ -35,7 +35,7 @@ def read_npz(path: Path, standardise: bool = True) -> dict[str, Any]:
 
     Returns:
         ``x`` float32 ``[n, *features]``, ``y`` int64 ``[n]``, ``classes``, ``test_mask`` bool
-        ``[n]`` or None, ``columns``, ``column_values`` and ``scaling``.
+        ``[n]`` or None, ``columns``, ``column_values``, ``scaling`` and ``set_aside``.
 
     Raises:
         UserError: If the file is missing or corrupt, or what it holds does not fit.
@@ -74,6 +74,7 @@ def read_npz(path: Path, standardise: bool = True) -> dict[str, Any]:
     return {
         **{"x": inputs, "y": labels, "classes": classes, "test_mask": test_mask},
         **{"columns": columns, "column_values": values, "scaling": scaling},
+        "set_aside": _set_aside(arrays, suffixes, lengths, columns),
     }
 
 
@@ -254,7 +255,8 @@ def _integers(y: Array, what: str) -> NDArray[np.int64]:
     if y.ndim != 1:
         raise UserError(f"{what} must be one label an example, shape (n,), not {y.shape}")
     if y.dtype.kind not in "buif":
-        raise UserError(f"{what}: labels must be integers 0 to C - 1, not {y.dtype}")
+        names = "; an array 'classes' of texts may name them" if y.dtype.kind in "US" else ""
+        raise UserError(f"{what}: labels must be integers 0 to C - 1, not {y.dtype}{names}")
     with np.errstate(invalid="ignore"):
         wrong = (y != np.floor(y)) | ~np.isfinite(y) | (np.abs(y.astype(np.float64)) > 2**53)
     if wrong.any():
@@ -291,6 +293,39 @@ def _columns(
         kind = np.float64 if value.dtype.kind == "f" else np.int64
         columns[name] = torch.from_numpy(value.astype(kind))
     return columns, texts
+
+
+def _set_aside(
+    arrays: Mapping[str, Array],
+    suffixes: tuple[str, ...],
+    lengths: list[int],
+    columns: Mapping[str, Tensor],
+) -> dict[str, str]:
+    """Why a further array is no column, in words, in case that it is asked for as one."""
+    parts = [f"_{part}" for part in ("train", "test")]
+    reasons: dict[str, str] = {}
+    for name, value in arrays.items():
+        stem = name.removesuffix(parts[0]).removesuffix(parts[1]) if len(suffixes) == 2 else name
+        if name == "classes" or stem in ("x", "y") or stem in columns or stem in reasons:
+            continue
+        if len(suffixes) == 1 or stem == name:
+            wanted = f"({sum(lengths)},)"
+        else:
+            wanted = " and ".join(f"({length},)" for length in lengths)
+        held = [name]
+        if stem != name:
+            held = [stem + part for part in parts if stem + part in arrays]
+        shapes = " and ".join(str(arrays[each].shape) for each in held)
+        reason = (
+            f"array {' and '.join(held)} has shape {shapes} and type {value.dtype}, wanted {wanted}"
+        )
+        if len(suffixes) == 2 and len(held) == 1:
+            first, second = (
+                f"{stem}{part} ({length},)" for part, length in zip(parts, lengths, strict=True)
+            )
+            reason += f"; use {first} and {second}"
+        reasons[stem] = reason
+    return reasons
 
 
 def _length(array: Array) -> str:

@@ -83,6 +83,8 @@ def _column(dataset: Dataset, column: str | int) -> tuple[NDArray[Any], str]:
     held = ", ".join(dataset.columns) or "none"
     text = str(column)
     if not text.isdecimal():
+        if text in dataset.set_aside:
+            raise UserError(f"{dataset.name}: no column '{text}': {dataset.set_aside[text]}")
         hint = nearest(text, dataset.columns)
         raise UserError(
             f"{dataset.name}: no column '{text}'{hint} "

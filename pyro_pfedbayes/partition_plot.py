@@ -164,7 +164,8 @@ def plot_partition(partition: Partition, dataset: Dataset, part: str = "train") 
     title = (
         f"{dataset.name}, {partition.scheme}: {_PARTS[part]} examples, {int(counts.sum()):,} in all"
     )
-    figure.text(0.1 / width, 1 - 0.1 / height, title, fontsize=10, verticalalignment="top")
+    heading = figure.text(0.1 / width, 1 - 0.1 / height, title, fontsize=10, parse_math=False)
+    heading.set_verticalalignment("top")
     return figure
 
 
@@ -224,4 +225,6 @@ def _label(axes: Axes, which: str, names: tuple[str, ...], inches: float, least:
     every = next(step for step in _STEPS if step * inches >= least or step >= len(names))
     places = list(range(0, len(names), every))
     ticks = axes.set_yticks if which == "y" else axes.set_xticks
-    ticks(places, [names[place] for place in places], fontsize=7 if inches < 0.2 else 8)
+    # A name such as $\q$ is not a formula.
+    size = 7 if inches < 0.2 else 8
+    ticks(places, [names[place] for place in places], fontsize=size, parse_math=False)

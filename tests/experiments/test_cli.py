@@ -54,6 +54,9 @@ def nan_at_row_3() -> np.ndarray:
         (["run", "--participation", "11"], "participation is 11, but there are only 10 clients"),
         (["run", "--participation", "some"], "run.participation is 'some'; it must be a number of"),
         (["run", "--participation", "0"], "participation is 0"),
+        (["run", "--participation", "nan"], "run.participation is nan; it must be a number of"),
+        (["run", "--seed", "9" * 23], "run.seed is 99999999999999999999999; it must be an integer"),
+        (["partition", "--seed", "-1"], "run.seed is -1; it must be an integer from 0"),
         (["run", "--device", "gpu"], "device is 'gpu'"),
         (["run", "--set", "algorithm.zeta=0"], "zeta is 0.0; it must be a positive number"),
         (["run", "--set", "algorithm.zeta=-1"], "zeta is -1.0; it must be a positive number"),
@@ -136,6 +139,13 @@ def test_toml_that_is_wrong_is_told_with_the_files_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[data\n")
     assert f"{file} is not valid TOML" in pfedbayes("run", file).err
+    file.write_text("zeta = 2\n")
+    for options in ([], ["--set", "run.rounds=3"], ["--algorithm", "pfedbayes"]):
+        err = pfedbayes("run", file, *options).err
+        assert err.startswith(f"pfedbayes: {file}: key 'zeta' stands outside a section; ")
+    file.write_text("algorithm = 2\n")
+    err = pfedbayes("run", file, "--algorithm", "pfedbayes").err
+    assert f"{file}: 'algorithm' must be a section of keys, not 2" in err
     file.write_text('[data]\nnmae = "x"\n[run]\nrounds = "3"\n')
     err = pfedbayes("run", file).err
     assert err.startswith(f"pfedbayes: {file}: unknown key 'data.nmae'; did you mean 'name'?; ")
@@ -162,6 +172,21 @@ def test_other_failures_are_one_line_too(
     assert outcome.code == code
     assert outcome.err.startswith(f"pfedbayes: {message}")
     assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("0", False), ("", False), ("1", True), ("true", True)]
+)
+def test_tracebacks_are_shown_if_asked_for(
+    value: str, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("oh")
+
+    monkeypatch.setattr("pyro_pfedbayes.experiments.registry.preset_names", fail)
+    monkeypatch.setenv("PFEDBAYES_TRACEBACK", value)
+    err = pfedbayes("list").err
+    assert ("Traceback" in err, "PFEDBAYES_TRACEBACK=1 shows where" in err) == (shown, not shown)
 
 
 def test_warnings_are_one_line_and_warnings_elsewhere_are_left_alone(

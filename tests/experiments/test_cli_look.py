@@ -13,11 +13,16 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from pyro_pfedbayes.experiments.inputs import InputRule
+from pyro_pfedbayes.experiments.predicting import FilePredictions
+from pyro_pfedbayes.experiments.report import result_table
 from pyro_pfedbayes.experiments.runfolder import RunFolder
 from pyro_pfedbayes.experiments.session import reopen
 from pyro_pfedbayes.inference.federation import Result
 from pyro_pfedbayes.inference.predictive import posterior_predictive, predictive_draws
+from pyro_pfedbayes.partition_plot import table_text
 from pyro_pfedbayes.randomness import generator
+from tests import helpers
 from tests.experiments.helpers import Outcome, pfedbayes, tiny_options
 
 Finished = tuple[Path, Outcome]
@@ -155,20 +160,49 @@ def test_clients_have_names_and_tables_their_own_units(tmp_path: Path) -> None:
     run = ("run", "--data", tmp_path / "d.npz", "--out", tmp_path / "r")
     assert pfedbayes(*run, *options).code == 0
     np.savez(tmp_path / "x.npz", x=x)
-    for name in ("north", "1"):
-        outcome = pfedbayes(
-            *("predict", tmp_path / "r", "--client", name, "--input", tmp_path / "x.npz"),
-            *("--output", tmp_path / f"{name}.npz"),
-        )
-        assert "personal model of client north" in outcome.out
-    with np.load(tmp_path / "north.npz") as found, np.load(tmp_path / "1.npz") as same:
-        assert np.array_equal(found["probs"], same["probs"])
+    outcome = pfedbayes(
+        *("predict", tmp_path / "r", "--client", "north", "--input", tmp_path / "x.npz"),
+        *("--output", tmp_path / "north.npz"),
+    )
+    assert "personal model of client north" in outcome.out
+    with np.load(tmp_path / "north.npz") as found:
         # On inputs left in their own units it would be a coin's accuracy.
         assert (found["label"] == y).mean() > 0.85
-    wrong = pfedbayes("predict", tmp_path / "r", "--client", "nort", "--input", tmp_path / "x.npz")
-    assert (
-        "no client 'nort': give a number from 0 to 1, or a name; did you mean 'north'?" in wrong.err
+    # A number could be meant for a name: with names such as 10 and 20 that would go unnoticed.
+    for client, hint in {"nort": "; did you mean 'north'?", "1": ""}.items():
+        wrong = pfedbayes(
+            "predict", tmp_path / "r", "--client", client, "--input", tmp_path / "x.npz"
+        )
+        assert wrong.code == 2
+        names = "(give a name: 'east', 'north'; or 'global')"
+        assert f"no client '{client}'{hint} {names}" in wrong.err
+
+
+def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    names = np.array(["[/b]", "Köln [red]", ":cat:"])
+    np.savez(
+        tmp_path / "d.npz",
+        x=rng.normal(size=(60, 4)),
+        y=np.arange(60) % 2,
+        h=names[np.arange(60) // 20],
     )
+    options = ("--set", "data.column=h", "--set", "run.posterior_draws=0", "--device", "cpu")
+    run = ("run", "--data", tmp_path / "d.npz", "--out", tmp_path / "r", "--rounds", "4")
+    assert pfedbayes(*run, *options).code == 0
+    outcome = pfedbayes("evaluate", tmp_path / "r")
+    assert outcome.code == 0, outcome.err
+    np.savez(tmp_path / "x.npz", x=rng.normal(size=(2, 4)))
+    for name in names:
+        assert name in outcome.out
+        common = ("predict", tmp_path / "r", "--input", tmp_path / "x.npz", "--draws", "1")
+        predicted = pfedbayes(*common, "--client", name)
+        assert f"personal model of client {name} after round 4, 1 draw " in predicted.out
+    title = "mine [/b], [red]"
+    column = {"accuracy": {"selected": None, "last": 0.5, "best": 0.5}}
+    summary = {"personal": column, "global": column, "data": title, "split": "s", "algorithm": "a"}
+    shown = table_text(result_table(summary | {"clients": 1, "rounds": 1}))
+    assert f"a on {title}, s, 1 client, 1 round" in shown
 
 
 def test_prediction_does_not_need_the_training_data(tmp_path: Path) -> None:
@@ -190,7 +224,9 @@ def test_prediction_does_not_need_the_training_data(tmp_path: Path) -> None:
             {"x": np.zeros((3, 7, 7), dtype=int)},
             "x has shape [3, 7, 7]; the model takes images [n, 1, 8, 8]",
         ),
-        ({"x": np.zeros((3, 64), dtype=int)}, "x has shape [3, 64]"),
+        ({"x": np.zeros((3, 63), dtype=int)}, "or flattened [n, 64]"),
+        ({"x": np.full((3, 8, 8), 17.0)}, "give integers from 0 to 16 or floats in [-1, 1]"),
+        ({"x": np.full((3, 8, 8), 1.0)}, "could mean [0, 1] or [-1, 1]"),
         ({"x": np.full((3, 8, 8), 17)}, "integers from 17 to 17; the training images held 0 to 16"),
         ({"x": np.full((3, 8, 8), np.nan)}, "NaN or infinite values in 3 of 3"),
         ({"x": np.full((3, 8, 8), 9.5)}, "like the training images, give integers from 0 to 16"),
@@ -212,6 +248,41 @@ def test_foreign_inputs_are_refused(
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert message in outcome.err
     assert not (tmp_path / "p.csv").exists()
+
+
+def test_scikit_learns_own_digits_are_understood(finished: Finished, tmp_path: Path) -> None:
+    digits = load_digits()
+    found = []
+    for x in (raw_digits(9), digits.images[:9], digits.data[:9], raw_digits(9).reshape(9, 64)):
+        np.savez(tmp_path / "x.npz", x=x)
+        outcome = pfedbayes(
+            *("predict", finished[0], "--client", "1", "--input", tmp_path / "x.npz"),
+            *("--output", tmp_path / "p.npz"),
+        )
+        assert outcome.code == 0, outcome.err
+        with np.load(tmp_path / "p.npz") as written:
+            found.append(written["probs"])
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_flattened_images_of_several_channels_are_refused() -> None:
+    mnist = InputRule((1, 28, 28), top=255, divide=127.5, floats="signed")
+    flat = np.arange(2 * 784).reshape(2, 784) % 256
+    wanted = torch.from_numpy(flat.reshape(2, 1, 28, 28)).float() / 127.5 - 1
+    torch.testing.assert_close(mnist.apply(flat.astype(np.float64), "x"), wanted)
+    # Nothing tells whether channels came first or last in them.
+    cifar = InputRule((3, 32, 32), top=255, divide=127.5, floats="signed")
+    assert "channels first or last" in helpers.message(
+        cifar.apply, np.zeros((2, 3072), np.uint8), "x"
+    )
+
+
+def test_a_certain_prediction_has_an_entropy_of_plain_0() -> None:
+    probs = torch.tensor([[1.0, 0.0], [1.0 + 1e-6, 0.0]])
+    found = FilePredictions("who", ("a", "b"), probs, torch.full((2,), 1e-7))
+    assert not torch.signbit(found.entropy).any()
+    assert not torch.signbit(found.epistemic).any()
+    assert "-0.000" not in table_text(found.table(2))
 
 
 def test_other_files_clients_and_outputs_are_refused(finished: Finished, tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def test_all_clients_diverging_ends_the_run(tmp_path: Path) -> None:
     outcome = pfedbayes("run", "--data", tmp_path / "d.npz", "--out", tmp_path / "r", *options)
     assert outcome.code == 2
     assert "every client diverged" in outcome.err
+    assert f"(no round is saved in {tmp_path / 'r'})" in outcome.err
     assert "carries on" not in outcome.err
 
 

@@ -84,6 +84,13 @@ def test_settings_of_another_form_are_refused(text: str) -> None:
     ("tree", "message"),
     [
         ({"run": 3}, "'run' must be a section of keys, not 3"),
+        ({"zeta": 2}, r"key 'zeta' stands outside a section; .* \[data\], .*\[run\]"),
+        ({"run": {"seed": 2**63}}, r"run.seed is 9223372036854775808; .* from 0 to 2\*\*63 - 1"),
+        ({"run": {"seed": -1}}, "run.seed is -1; it must be an integer from 0"),
+        ({"data": {"seed": 10**22}}, "data.seed is 10000000000000000000000; it must be"),
+        ({"run": {"participation": float("nan")}}, "run.participation is nan; .* up to 1.0"),
+        ({"run": {"participation": 1.5}}, "run.participation is 1.5; it must be a number of"),
+        ({"run": {"participation": True}}, "run.participation is True; it must be a number of"),
         ({"algorithm": {"zeta": "1"}}, "algorithm.zeta is '1'; it must be a number"),
         ({"algorithm": {"zeta": True}}, "algorithm.zeta is True; it must be a number"),
         (
@@ -110,6 +117,18 @@ def test_wrong_values_are_told_in_one_line(tree: dict[str, Any], message: str) -
         parse_config(tree, "f.toml: ")
     assert str(problem.value).startswith("f.toml: ")
     assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize("text", ["1", "1.0", "0.5", "7"])
+def test_a_number_of_clients_and_a_fraction_stay_apart(text: str) -> None:
+    name, value = parse_setting(f"run.participation={text}")
+    config = parse_config(with_settings({}, [(name, value)]))
+    kept = parse_config(tomllib.loads(config.toml())).run.participation
+    assert repr(config.run.participation) == repr(kept) == text
+
+
+def test_the_largest_seed_is_one() -> None:
+    assert parse_config({"run": {"seed": 2**63 - 1}}).run.seed == 2**63 - 1
 
 
 def test_a_configuration_survives_its_file() -> None:

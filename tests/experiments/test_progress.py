@@ -38,10 +38,25 @@ def test_elsewhere_than_on_a_terminal_a_line_an_evaluated_round() -> None:
         progress.round(report(2, RECORD))
         progress.round(report(3, {"personal": {}, "global": {}}))
     first, second = out.getvalue().splitlines()
-    assert first.startswith("round 2/10  PM 87.5 %  GM 50.0 %  loss 12.3  shared  ")
+    assert first.startswith("round 2/10  PM 87.5 %  GM 50.0 %  loss 12.34  shared  ")
     assert first.endswith(" s left")
     assert second.startswith("round 3/10  no test examples  ")
     assert err.getvalue() == "pfedbayes: warning: mind [this]\n"
+
+
+def test_without_evaluations_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    out = io.StringIO()
+    progress = make_progress(Console(file=out), Console(file=out))
+    with progress.running(0, 10):
+        for index in range(1, 7):
+            now += 8.0
+            progress.round(report(index, RECORD if index == 4 else None))
+    assert out.getvalue().splitlines() == [
+        "round 3/10  loss 12.34  shared  56 s left",
+        "round 4/10  PM 87.5 %  GM 50.0 %  loss 12.34  shared  48 s left",
+    ]
 
 
 def test_on_a_terminal_a_bar_with_the_last_accuracies() -> None:
@@ -54,6 +69,6 @@ def test_on_a_terminal_a_bar_with_the_last_accuracies() -> None:
         progress.note("warning: mind this")
     shown = out.getvalue()
     assert "2/10" in shown
-    last = shown.rindex("PM 87.5 %  GM 50.0 %  loss 12.3  shared")
+    last = shown.rindex("PM 87.5 %  GM 50.0 %  loss 12.34  shared")
     assert "s left" in shown[last:]
     assert "pfedbayes: warning: mind this" in shown

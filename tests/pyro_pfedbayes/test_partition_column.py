@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,3 +83,38 @@ def test_columns_that_make_no_clients(column: str | int, words: str) -> None:
     extra = {"age": torch.arange(6), "dose": torch.tensor([0.0, 1.0, torch.nan, 0, 0, 0])}
     data = replace(data, columns={**data.columns, **extra})
     assert words in message(partition_column, data, column)
+
+
+HALVES = {
+    "x_train": np.eye(6),
+    "x_test": np.eye(6)[:4],
+    "y_train": [0, 1] * 3,
+    "y_test": [0, 1] * 2,
+}
+WHOLE = {"x": np.eye(6), "y": [0, 1] * 3}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({**WHOLE, "h": np.zeros(5, int)}, "array h has shape (5,) and type int64, wanted (6,)"),
+        (
+            {**WHOLE, "h": np.zeros((6, 2))},
+            "array h has shape (6, 2) and type float64, wanted (6,)",
+        ),
+        ({**HALVES, "h": np.zeros(6)}, "has shape (6,) and type float64, wanted (10,)"),
+        ({**HALVES, "h": np.zeros(6)}, "use h_train (6,) and h_test (4,)"),
+        ({**HALVES, "h_train": np.zeros(6)}, "use h_train (6,) and h_test (4,)"),
+        (
+            {**HALVES, "h_train": np.zeros(6), "h_test": np.zeros(3)},
+            "array h_train and h_test has shape (6,) and (3,) and type float64, wanted (6,) and (4,)",
+        ),
+    ],
+)
+def test_an_array_that_does_not_fit_is_told_apart_from_none(
+    tmp_path: Path, arrays: dict[str, Any], words: str
+) -> None:
+    np.savez(tmp_path / "d.npz", **arrays)
+    text = message(partition_column, load_dataset(tmp_path / "d.npz"), "h")
+    assert text.startswith("d: no column 'h': ")
+    assert words in text

@@ -51,6 +51,16 @@ def test_names_are_not_taken_for_markup() -> None:
     text = partition.to_text(data.y, data.classes)
     assert "[/b]" in text
     assert "[/i]" in text
+    one = replace(partition_labels(dataset([10]), 1, 1, 2, 2), names=(":cat:",), scheme="[/x]")
+    text = one.to_text(data.y[data.y == 0], ("a",))
+    assert ":cat:" in text
+    assert "1 client, [/x]: training" in text
+
+
+def test_names_are_not_taken_for_formulas(tmp_path: Path) -> None:
+    data = replace(dataset([10, 10]), name=r"$\q$", classes=(r"$\q$", "b"))
+    partition = replace(partition_labels(data, 2, 1, 2, 2), names=(r"$\q$", "$"))
+    plot_partition(partition, data).savefig(tmp_path / "p.png")
 
 
 def drawn_numbers(figure: Any) -> list[str]:
