@@ -27,6 +27,7 @@ from pyro_pfedbayes.inference.algorithms.base import Cohort, Round
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.engine import EngineMode, GradientEngine
 from pyro_pfedbayes.inference.federation import Federation
+from pyro_pfedbayes.inference.state import gather_rows, row_copies
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
 from pyro_pfedbayes.models.networks import mlp
@@ -84,12 +85,16 @@ def our_steps(data: FederatedData, mode: EngineMode, steps: int) -> Callable[[],
     model = BayesianModel(mlp(SIZES), Categorical(10))
     engine, server = GradientEngine(model, mode), algorithm.init(model)
     clients = tuple(range(data.num_clients))
+    start = algorithm.client_init(server, len(clients))
+    beliefs = {name: start[name] for name in ("loc", "rho")}
+    cpu = torch.device("cpu")
+    rows = row_copies(beliefs, clients, [True] * len(clients), cpu)
     rounds = iter(range(10**9))
 
     def run() -> None:
         at = Round(next(rounds), 10**9, 0)
         plan = data.plan(clients, steps, BATCH, 0, at.index)
-        cohort = Cohort(clients, algorithm.client_init(server, len(clients)), plan)
+        cohort = Cohort(clients, gather_rows(algorithm, server, rows, clients, cpu), plan)
         algorithm.client_update(engine, server, cohort, at)
 
     return run

@@ -15,9 +15,9 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 class RowAdam:
     """Adam (Kingma & Ba 2015) over the rows of ``[S, T]`` matrices, a client a row.
 
-    Every row is a parameter of its own for ``torch.optim.Adam``, sharing memory with the matrix: one fused call
-    updates all, and a row that sits out a round keeps its moments and its step count. So the result equals S
-    separate Adams.
+    A parameter of ``torch.optim.Adam`` has one step count. Rows that have made equally many steps are one
+    parameter, the matrix itself; otherwise every row is one, sharing memory with the matrix. So a client that sits
+    out a round keeps its moments and its count, and the result equals S separate Adams.
 
     Args:
         matrices: What to optimize, updated in place; each ``[S, T]`` and contiguous.
@@ -27,23 +27,23 @@ class RowAdam:
     def __init__(
         self, matrices: Sequence[Tensor], state: Mapping[str, Tensor] | None = None
     ) -> None:
-        state = dict(state) if state else self.fresh_state(matrices)
-        self._rows = [[row.detach() for row in matrix] for matrix in matrices]
-        leaves = [row for rows in self._rows for row in rows]
+        own = {k: v.clone(memory_format=torch.contiguous_format) for k, v in (state or {}).items()}
+        state = own or self.fresh_state(matrices)
+        self._clients = len(matrices[0])
+        self._moments = {name: value for name, value in state.items() if name != "step"}
+        self._together = bool((state["step"] == state["step"][0]).all())
+        self._units = [self._split(matrix.detach()) for matrix in matrices]
+        leaves = [leaf for units in self._units for leaf in units]
         # Only the fused kernels keep the step count on the device.
         fused = leaves[0].device.type in ("cpu", "cuda")
         self._adam = torch.optim.Adam(leaves, lr=1e-3, fused=fused)
         counts = state["step"].to(leaves[0].device if fused else "cpu")
-        self._moments = {
-            f"{name}.{index}": state[f"{name}.{index}"].clone(memory_format=torch.contiguous_format)
-            for index in range(len(matrices))
-            for name in _MOMENTS
-        }
-        for index, rows in enumerate(self._rows):
-            for client, row in enumerate(rows):
-                # Views, so that the matrices always hold the present moments.
-                own = {name: self._moments[f"{name}.{index}"][client] for name in _MOMENTS}
-                self._adam.state[row] = {"step": counts[client].clone(), **own}
+        for index, units in enumerate(self._units):
+            # Views, so that the matrices always hold the present moments.
+            moments = {name: self._split(self._moments[f"{name}.{index}"]) for name in _MOMENTS}
+            for k, leaf in enumerate(units):
+                parts = {name: split[k] for name, split in moments.items()}
+                self._adam.state[leaf] = {"step": counts[k].clone(), **parts}
 
     @staticmethod
     def fresh_state(matrices: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -57,13 +57,16 @@ class RowAdam:
 
     def step(self, gradients: Sequence[Tensor], lr: float) -> None:
         """One update with gradients ``[S, T]``, one for each matrix, at learning rate ``lr``."""
-        for rows, gradient in zip(self._rows, gradients, strict=True):
-            for row, grad in zip(rows, gradient, strict=True):
-                row.grad = grad
+        for units, gradient in zip(self._units, gradients, strict=True):
+            for leaf, part in zip(units, self._split(gradient), strict=True):
+                leaf.grad = part
         self._adam.param_groups[0]["lr"] = lr
         self._adam.step()
 
     def state(self) -> dict[str, Tensor]:
         """Moments ``[S, T]`` of each matrix and the step count ``[S]``, stacked by client."""
-        steps = torch.stack([self._adam.state[row]["step"] for row in self._rows[0]])
-        return {**self._moments, "step": steps}
+        steps = torch.stack([self._adam.state[leaf]["step"] for leaf in self._units[0]])
+        return {**self._moments, "step": steps.expand(self._clients).clone()}
+
+    def _split(self, matrix: Tensor) -> list[Tensor]:
+        return [matrix] if self._together else list(matrix)
