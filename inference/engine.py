@@ -8,6 +8,7 @@ can go stale.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -95,11 +96,13 @@ class GradientEngine:
         """
         inputs = (loc, rho, prior_loc, prior_scale, zeta, data_scale, eps, x, y, mask)
         key = tuple(None if t is None else (tuple(t.shape), t.dtype, t.device) for t in inputs)
-        with pyro_local():
-            if key not in self._steps:
+        if key not in self._steps:
+            with pyro_local():
                 self._steps[key] = self._build(inputs)
-            with torch.no_grad():
-                return self._steps[key](*inputs)
+        # A recording holds no Pyro any more, and is spared the price of its settings.
+        settings = pyro_local() if self.mode == "eager" else contextlib.nullcontext()
+        with settings, torch.no_grad():
+            return self._steps[key](*inputs)
 
     def _build(self, inputs: tuple[Tensor | None, ...]) -> Callable[..., Gradients]:
         loc, prior_loc = inputs[0], inputs[2]
