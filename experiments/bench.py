@@ -19,7 +19,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.datasets import Dataset
@@ -289,13 +289,9 @@ def _round_table(growth: list[dict[str, Any]]) -> Table:
     for head in ("clients N", "cohort S", "hidden", "weights T", "seconds a round", "peak MiB"):
         table.add_column(head, justify="right")
     for row in growth:
-        weights = sum(w.numel() for w in _network(row["hidden"]).parameters())
+        weights = sum(w.numel() for w in mlp([SIZES[0], row["hidden"], SIZES[2]]).parameters())
         figures = (f"{row['seconds']:.2f}", f"{row['peak_mib']:.0f}")
         table.add_row(
             *(str(row[k]) for k in ("clients", "cohort", "hidden")), f"{weights:,}", *figures
         )
     return table
-
-
-def _network(hidden: int) -> nn.Module:
-    return mlp([SIZES[0], hidden, SIZES[2]])

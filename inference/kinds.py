@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.server import closed_form
 
 __all__ = ["discover_kinds"]
@@ -77,15 +78,12 @@ def _far_apart(loc: Tensor, scale: Tensor, kinds: int, first: int) -> list[int]:
 
 def _divergence(loc: Tensor, scale: Tensor, w_loc: Tensor, w_scale: Tensor) -> Tensor:
     """KL(q^i‖w) of every client, ``[N]``, a client at a time to bound memory."""
-    return torch.stack(
-        [
-            (
-                torch.log(w_scale / s)
-                + 0.5 * ((s / w_scale) ** 2 + ((m - w_loc) / w_scale) ** 2 - 1)
-            ).sum()
-            for m, s in zip(loc, scale, strict=True)
-        ]
-    )
+    w = _gaussian(w_loc, w_scale)
+    return torch.stack([_gaussian(m, s).kl(w) for m, s in zip(loc, scale, strict=True)])
+
+
+def _gaussian(loc: Tensor, scale: Tensor) -> MeanFieldGaussian:
+    return MeanFieldGaussian.unchecked({"theta": loc}, {"theta": scale})
 
 
 def _numbered_by_first_client(group: Tensor) -> Tensor:
