@@ -85,7 +85,7 @@ def our_steps(data: FederatedData, mode: EngineMode, steps: int) -> Callable[[],
     model = BayesianModel(mlp(SIZES), Categorical(10))
     engine, server = GradientEngine(model, mode), algorithm.init(model)
     clients = tuple(range(data.num_clients))
-    start = algorithm.client_init(server, len(clients))
+    start = algorithm.client_init(model, server, len(clients))
     beliefs = {name: start[name] for name in ("loc", "rho")}
     cpu = torch.device("cpu")
     rows = row_copies(beliefs, clients, [True] * len(clients), cpu)
@@ -94,7 +94,7 @@ def our_steps(data: FederatedData, mode: EngineMode, steps: int) -> Callable[[],
     def run() -> None:
         at = Round(next(rounds), 10**9, 0)
         plan = data.plan(clients, steps, BATCH, 0, at.index)
-        cohort = Cohort(clients, gather_rows(algorithm, server, rows, clients, cpu), plan)
+        cohort = Cohort(clients, gather_rows(algorithm, model, server, rows, clients, cpu), plan)
         algorithm.client_update(engine, server, cohort, at)
 
     return run

@@ -6,24 +6,26 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.datasets import Dataset, load_dataset
-from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.config import Config, DataSection, ModelSection
+from pyro_pfedbayes.experiments.builders import build, model_file_copy
+from pyro_pfedbayes.experiments.config import Config, DataSection
 from pyro_pfedbayes.experiments.inputs import InputRule, input_rule
+from pyro_pfedbayes.experiments.outcomes import standard_outcomes
 from pyro_pfedbayes.experiments.resolve import LABEL_SCHEMES, resolve
 from pyro_pfedbayes.inference.devices import resolve_device
 from pyro_pfedbayes.inference.federation import Federation
 from pyro_pfedbayes.models.bayesian import BayesianModel
-from pyro_pfedbayes.models.likelihoods import Categorical
-from pyro_pfedbayes.models.networks import mlp, vgg
+from pyro_pfedbayes.models.program import ProgramModel
+from pyro_pfedbayes.models.spec import DataSpec
 from pyro_pfedbayes.partition import (
     Partition,
     partition_column,
@@ -39,7 +41,6 @@ __all__ = [
     "build_experiment",
     "build_federation",
     "build_model",
-    "build_network",
     "build_partition",
     "fingerprint",
 ]
@@ -80,8 +81,12 @@ class Experiment:
         }
 
 
-def build_experiment(config: Config) -> Experiment:
+def build_experiment(config: Config, folder: Path | None = None) -> Experiment:
     """Build all parts of a run, and find out whether they fit together.
+
+    Args:
+        config: What to run.
+        folder: Of the run, if it has begun.
 
     Raises:
         UserError: Whatever is wrong with data, split, model, algorithm or device.
@@ -90,7 +95,7 @@ def build_experiment(config: Config) -> Experiment:
     resolve_device(config.run.device)
     data, rule = build_data(config.data)
     config.algorithm.check(config.run.rounds, data.num_clients)
-    federation = build_federation(config, data)
+    federation = build_federation(config, data, folder)
     run = config.run.model_copy(
         update={
             "device": str(federation.device),
@@ -107,15 +112,24 @@ def build_data(section: DataSection) -> tuple[FederatedData, InputRule]:
         The clients' examples, and how they were scaled.
 
     Raises:
-        UserError: Files that are missing or corrupt, or a split that the data cannot give.
+        UserError: Files that are missing or corrupt, a split that the data cannot give, or classes whose
+            ``target_scaling`` is "standard".
     """
     standard = section.scaling == "standard"
     # A table is standardised in float64 as it is read; then again, over what the clients train on.
-    dataset = load_dataset(section.name, data_dir=section.dir, standardise=standard)
+    dataset = load_dataset(
+        section.name,
+        data_dir=section.dir,
+        standardise=standard,
+        target=section.target or "auto",
+    )
     partition = build_partition(section, dataset)
     rule = input_rule(dataset, section.name if section.name.endswith(".npz") else None)
     if standard:
         dataset, rule = _standardised(dataset, partition, rule)
+    if section.target_scaling == "standard":
+        dataset = standard_outcomes(dataset, partition)
+        rule = dataclasses.replace(rule, target=dataset.target_scaling)
     return FederatedData(dataset, partition), rule
 
 
@@ -136,37 +150,28 @@ def build_partition(section: DataSection, dataset: Dataset) -> Partition:
     return deal(dataset, section.clients, section.alpha, **common)
 
 
-def build_network(
-    section: ModelSection, shape: Sequence[int], num_classes: int, seed: int
-) -> nn.Module:
-    """The network of section ``model``, resolved, for inputs of a shape.
+def build_model(
+    config: Config, shape: Sequence[int], num_classes: int, folder: Path | None = None
+) -> BayesianModel | ProgramModel:
+    """The model of a resolved configuration, for inputs of a shape.
+
+    Args:
+        config: Resolved.
+        shape: Of one input, without covariates.
+        num_classes: Of the outcomes; 0 if they are numbers.
+        folder: Of a run that keeps a copy of the model's file, which is what counts then.
 
     Raises:
-        UserError: Inputs that are not square images for ``vgg``.
+        UserError: A model that does not fit such data.
     """
-    seed = seed_for(seed, "network")
-    if section.name == "vgg":
-        if len(shape) != 3 or shape[1] != shape[2]:
-            raise UserError(f"model vgg wants square images; the inputs have shape {list(shape)}")
-        assert section.config is not None
-        return vgg(
-            section.config,
-            in_channels=shape[0],
-            num_classes=num_classes,
-            image_size=shape[1],
-            seed=seed,
-        )
-    size = int(torch.Size(shape).numel())
-    return mlp([size, *(section.hidden or []), num_classes], seed=seed)
+    spec = DataSpec(tuple(shape), num_classes, seed_for(config.run.seed, "network"))
+    name = config.model.name
+    name = name if folder is None else model_file_copy(name, folder)
+    model: BayesianModel | ProgramModel = build(name, config.model.options, spec)
+    return model
 
 
-def build_model(config: Config, shape: Sequence[int], num_classes: int) -> BayesianModel:
-    """The Bayesian model of a resolved configuration."""
-    network = build_network(config.model, shape, num_classes, config.run.seed)
-    return BayesianModel(network, Categorical(num_classes), rho=config.model.rho)
-
-
-def build_federation(config: Config, data: FederatedData) -> Federation:
+def build_federation(config: Config, data: FederatedData, folder: Path | None = None) -> Federation:
     """Clients and server of a resolved configuration."""
     run = config.run
     options: Mapping[str, Any] = {
@@ -174,7 +179,7 @@ def build_federation(config: Config, data: FederatedData) -> Federation:
         for name in ("seed", "device", "engine", "chunk", "eval_every", "eval_draws")
     }
     return Federation(
-        build_model(config, data.feature_shape, data.num_classes),
+        build_model(config, data.feature_shape, data.num_classes, folder),
         data,
         algorithm=config.algorithm,
         participation=None if run.participation == "all" else run.participation,
@@ -183,7 +188,7 @@ def build_federation(config: Config, data: FederatedData) -> Federation:
 
 
 def fingerprint(data: FederatedData) -> str:
-    """A digest of who holds what: all labels and indices, and a sample of the inputs."""
+    """A digest of who holds what: all outcomes (missing ones as well) and indices, and a sample of the inputs."""
     dataset, partition = data.dataset, data.partition
     digest = hashlib.sha256(repr(list(dataset.x.shape)).encode())
     every = max(1, len(dataset) // _SAMPLE)

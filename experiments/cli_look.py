@@ -12,7 +12,7 @@ from pyro_pfedbayes.experiments.cli_run import RunDir
 from pyro_pfedbayes.experiments.registry import known
 
 if TYPE_CHECKING:
-    from pyro_pfedbayes.inference.evaluation import Predictions
+    from pyro_pfedbayes.inference.evaluation import AnyPredictions
 
 __all__ = ["evaluate", "list_names", "predict"]
 
@@ -43,19 +43,25 @@ def evaluate(
     from pyro_pfedbayes.experiments.report import client_rows, client_table, counted
     from pyro_pfedbayes.experiments.runfolder import RunFolder, json_text
     from pyro_pfedbayes.experiments.session import reopen
+    from pyro_pfedbayes.inference.evaluation import measures
 
     experiment, state, _ = reopen(RunFolder.open(folder), device)
     federation, names = experiment.federation, experiment.data.partition.names
     personal, global_ = federation.predictions(state, part, draws=draws)
     if not len(personal.y):
         raise UserError(f"no client of {folder} has a {part} example")
-    sizes = {client: len(y) for client, (_, y) in personal.by_client().items()}
+    judged = personal.known
+    if not bool(judged.any()):
+        raise UserError(f"no {part} example of {folder} has a known outcome")
+    # What has no known outcome cannot be judged.
+    personal, global_ = personal.select(judged), global_.select(global_.known)
+    sizes = {client: len(own.y) for client, own in personal.split().items()}
     measured = {"personal": _by_client(personal), "global": _by_client(global_)}
     rows = client_rows(names, measured, sizes)
     pooled = {
         "examples": len(personal.y),
-        "personal": _measures(personal),
-        "global": _measures(global_),
+        "personal": measures(personal),
+        "global": measures(global_),
     }
     used = draws or federation.eval_draws
     if json:
@@ -78,7 +84,11 @@ def predict(
         ),
     ],
     input: Annotated[
-        Path, typer.Option(metavar="X.npz", help="Inputs like the training data, in an array x.")
+        Path,
+        typer.Option(
+            metavar="X.npz",
+            help="Inputs like the training data, in an array x; columns that the model takes beside them by name.",
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write all predictions to a .npz or .csv.")
@@ -86,10 +96,12 @@ def predict(
     draws: Draws = None,
     device: Device = None,
 ) -> None:
-    """Predict classes for new inputs, and say how sure that is.
+    """Predict classes or numbers for new inputs, and say how sure that is.
 
-    Inputs are raw, as the training data were: 0 to 255 for MNIST, 0 to 16 for digits, a table's own units.
-    Entropies are in nats. Example: [dim]pfedbayes predict runs/mine --client 3 --input x.npz --output p.csv[/]
+    Inputs are raw, as the training data were: 0 to 255 for MNIST, 0 to 16 for digits, a table's own units. So are
+    predicted numbers; entropies are in nats.
+
+    Example: [dim]pfedbayes predict runs/mine --client 3 --input x.npz --output p.csv[/]
     """
     from pyro_pfedbayes.experiments.predicting import check_output, predict_file, write_predictions
     from pyro_pfedbayes.experiments.runfolder import RunFolder
@@ -122,7 +134,10 @@ def list_names() -> None:
     out = Console(emoji=False)
     groups = {
         "Methods (--algorithm)": {name: line for name, (*_, line) in registry.ALGORITHMS.items()},
-        "Networks (--model)": dict(registry.MODELS),
+        "Models (--model)": {
+            **{name: line for name, (*_, line) in registry.MODELS.items()},
+            "FILE.py:FUNCTION": "your own: a builder of a model, or a Pyro program of one client",
+        },
         "Data sets (--data)": dict(registry.DATA),
         "Presets (pfedbayes run NAME)": {
             n: registry.preset_line(n) for n in registry.preset_names()
@@ -133,16 +148,7 @@ def list_names() -> None:
         out.print(list_table(rows), highlight=False)
 
 
-def _by_client(predictions: Predictions) -> dict[int, dict[str, Any]]:
-    from pyro_pfedbayes.inference.evaluation import Predictions
-
-    return {
-        client: _measures(Predictions(probs, y, y))
-        for client, (probs, y) in predictions.by_client().items()
-    }
-
-
-def _measures(predictions: Predictions) -> dict[str, Any]:
+def _by_client(predictions: AnyPredictions) -> dict[int, dict[str, Any]]:
     from pyro_pfedbayes.inference.evaluation import measures
 
-    return measures(predictions)
+    return {client: measures(own) for client, own in predictions.split().items()}

@@ -26,7 +26,7 @@ Source = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="digits, mnist, fmnist, cifar10, or a path to .npz."),
+    typer.Option(metavar="NAME", help="A name that `pfedbayes list` gives, or a path to .npz."),
 ]
 DataDir = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where downloaded data sets are, or go.")
@@ -61,7 +61,11 @@ def run(
         str | None, typer.Option(metavar="NAME", help="Method; `pfedbayes list` names them.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Network: mlp, linear or vgg.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A model that `pfedbayes list` names, or your own: FILE.py:FUNCTION.",
+        ),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(metavar="N", help="Rounds of the whole run.")
@@ -149,7 +153,7 @@ def partition(
         typer.Option(metavar="FILE.png", help="Also draw it; .pdf and .svg work as well."),
     ] = None,
 ) -> None:
-    """Show which client would hold how many examples of which class, without training.
+    """Show which client would hold how many examples of which class (or which numbers), without training.
 
     Example: [dim]pfedbayes partition --data digits --set data.scheme=dirichlet --plot digits.png[/]
     """
@@ -168,7 +172,7 @@ def partition(
     examples, _ = build_data(config.data)
     out, _ = _consoles()
     dataset, dealt = examples.dataset, examples.partition
-    out.print(dealt.table(dataset.y, dataset.classes, width=out.width))
+    out.print(dealt.table(dataset.raw_y, dataset.classes, width=out.width))
     if plot is not None:
         _save_picture(plot, examples)
         out.print(f"drawn in {plot}", markup=False, highlight=False)

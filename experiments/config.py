@@ -18,9 +18,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.experiments.builders import file_and_function, is_file, options_schema
+from pyro_pfedbayes.experiments.complaints import told
 from pyro_pfedbayes.experiments.registry import (
     MODELS,
     algorithm_class,
+    default_model,
     known,
     preset_names,
     preset_text,
@@ -74,18 +77,26 @@ class DataSection(_Section):
     test_fraction: float | None = Field(None, ge=0, lt=1)
     validation: float = Field(0.1, ge=0, lt=1)
     scaling: Literal["plain", "standard"] = "standard"
+    target: Literal["auto", "class", "number"] | None = None
+    target_scaling: Literal["plain", "standard"] | None = None
     seed: Seed | None = Field(None, description=_SEEDS)
 
 
-class ModelSection(_Section):
-    """The network, and the standard deviation softplus(rho) of the first prior."""
+@dataclass(frozen=True)
+class ModelSection:
+    """Which model, and the options of its builder.
 
-    name: str | None = None
-    hidden: list[int] | None = None
-    config: list[int | str] | None = Field(
-        None, description="a list of numbers of channels and 'M' for a max-pool"
-    )
-    rho: float = Field(-2.5, allow_inf_nan=False)
+    Attributes:
+        name: A built-in model, or ``FILE.py:FUNCTION`` with the file's path in full.
+        options: Keyword options of the builder, all of them.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+
+    def model_dump(self) -> dict[str, Any]:
+        """Name and options side by side, as a file has them."""
+        return {"name": self.name, **self.options}
 
 
 class RunSection(_Section):
@@ -192,15 +203,15 @@ def with_settings(
 ) -> Tree:
     """A copy of ``tree`` with pairs of ``section.key`` and value laid over it.
 
-    Another ``algorithm.name`` drops the old one's settings that it does not know.
+    Another ``algorithm.name`` or ``model.name`` drops the old one's settings that it does not know.
     """
     out = {section: dict(values) for section, values in tree.items()}
-    for name, value in settings:
+    # Names first, so that what is set beside a name is meant for it.
+    for name, value in sorted(settings, key=lambda pair: not pair[0].endswith(".name")):
         section, _, key = name.partition(".")
-        if name == "algorithm.name" and isinstance(value, str):
-            fields = {f.name for f in dataclasses.fields(algorithm_class(value))}
-            kept = {k: v for k, v in out.get(section, {}).items() if k in fields}
-            out[section] = kept if value != out.get(section, {}).get("name") else out[section]
+        known_keys = _keys_of(name, value)
+        if known_keys is not None and value != out.get(section, {}).get("name"):
+            out[section] = {k: v for k, v in out.get(section, {}).items() if k in known_keys}
         out.setdefault(section, {})[key] = value
     return out
 
@@ -250,9 +261,10 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
     if not isinstance(name, str):
         raise UserError(f"{where}algorithm.name must be a text, not {name!r}")
     kind = algorithm_class(name)
+    model, options = _model_and_options(tree, where)
     schemas: dict[str, tuple[type[BaseModel], Any]] = {
         "data": (DataSection, tree.get("data", {})),
-        "model": (ModelSection, tree.get("model", {})),
+        "model": (options_schema(model), options),
         "algorithm": (settings_schema(name), settings),
         "run": (RunSection, tree.get("run", {})),
     }
@@ -264,18 +276,42 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
             checked[section] = schema.model_validate_json(json.dumps(values, default=str))
         except ValidationError as error:
             # A union reports all its branches, and a list its entries: one line a key will do.
-            told = {str(d["loc"][0]): _told(section, schema, d) for d in reversed(error.errors())}
-            problems += reversed(told.values())
+            by_key = {str(d["loc"][0]): told(section, schema, d) for d in reversed(error.errors())}
+            problems += reversed(by_key.values())
     if problems:
         more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
         raise UserError(f"{where}" + "; ".join(problems[:3]) + more)
-    if checked["model"].name is not None:
-        known("model", checked["model"].name, MODELS)
+    checked["model"] = ModelSection(model, checked["model"].model_dump())
     checked["algorithm"] = _instance(kind, checked["algorithm"], where)
     return Config(**checked)
 
 
 _SECTIONS = ("data", "model", "algorithm", "run")
+
+
+def _keys_of(name: str, value: Any) -> set[str] | None:
+    """The settings that an algorithm or a model knows, if a pair of key and value names one."""
+    if not isinstance(value, str):
+        return None
+    if name == "algorithm.name":
+        return {field.name for field in dataclasses.fields(algorithm_class(value))}
+    return set(options_schema(value).model_fields) if name == "model.name" else None
+
+
+def _model_and_options(tree: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    """The model of section ``model``, or the one that goes with the data, and the options given."""
+    options = dict(tree.get("model", {}))
+    name = options.pop("name", None)
+    if name is None:
+        name = default_model(tree.get("data", {}))
+    if not isinstance(name, str):
+        raise UserError(f"{where}model.name must be a text, not {name!r}")
+    if is_file(name):
+        path, function = file_and_function(name)
+        name = f"{path}:{function}"
+    else:
+        known("model", name, MODELS)
+    return name, options
 
 
 def _default_source(settings: Mapping[str, Any]) -> Source:
@@ -336,45 +372,3 @@ def _unknown_section(section: str) -> str:
     return (
         f"unknown section '{section}'{nearest(section, _SECTIONS)} (known: {', '.join(_SECTIONS)})"
     )
-
-
-def _told(section: str, schema: type[BaseModel], detail: Any) -> str:
-    """One of pydantic's findings in one line for people."""
-    key, given = str(detail["loc"][0]), detail["input"]
-    name = f"{section}.{key}"
-    if detail["type"] == "extra_forbidden":
-        keys = [*schema.model_fields, *(["name"] if section == "algorithm" else [])]
-        hint = nearest(key, keys)
-        return f"unknown key '{name}'{hint}" + ("" if hint else f" (known: {', '.join(keys)})")
-    field = schema.model_fields[key]
-    if field.description is not None:
-        return f"{name} is {given!r}; it must be {field.description}"
-    if detail["type"] == "literal_error":
-        options = [str(option) for option in _options(field.annotation)]
-        return f"{name} is {given!r}{nearest(str(given), options)} (give {', '.join(options)})"
-    return f"{name} is {given!r}; it must be {_wanted(detail)}"
-
-
-def _wanted(detail: Any) -> str:
-    limits = {
-        "greater_than": "above {gt:g}",
-        "greater_than_equal": "at least {ge:g}",
-        "less_than": "below {lt:g}",
-        "int_type": "an integer",
-        "float_type": "a number",
-        "finite_number": "a finite number",
-        "string_type": "a text",
-        "list_type": "a list",
-    }
-    kind = detail["type"]
-    if kind in limits:
-        return limits[kind].format(**detail.get("ctx", {}))
-    return str(detail["msg"]).removeprefix("Input should be ")
-
-
-def _options(annotation: Any) -> list[Any]:
-    """The values of a ``Literal``, possibly one of ``Literal | None``."""
-    found: list[Any] = []
-    for branch in typing.get_args(annotation):
-        found += _options(branch) if typing.get_origin(branch) is Literal else [branch]
-    return [value for value in found if value is not type(None)]

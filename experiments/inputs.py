@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class InputRule:
         floats: What images of floats hold: ``"signed"`` [-1, 1], ``"unit"`` [0, 1], ``""`` are not understood.
         loc: Subtracted; one number, or one a column; None for nothing.
         scale: Divided by afterwards.
+        target: (loc, scale) by which outcomes that are numbers were standardised; None if they were not.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +49,7 @@ class InputRule:
     floats: str = ""
     loc: tuple[float, ...] | None = None
     scale: tuple[float, ...] | None = None
+    target: tuple[float, float] | None = None
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> InputRule:
@@ -170,20 +173,28 @@ def input_rule(dataset: Dataset, path: str | None) -> InputRule:
     return InputRule(shape, top=255, multiply=1 / 127.5)
 
 
-def read_inputs(path: Path, rule: InputRule) -> Tensor:
+def read_inputs(path: Path, rule: InputRule, covariates: Sequence[str] = ()) -> Tensor:
     """Read inputs for prediction from an ``.npz``: its array ``x``, or its only one.
 
     Args:
         path: The file; nothing in it is unpickled.
         rule: How to scale them.
+        covariates: Further arrays ``[n]`` that the model wants, such as exposures; they are left in their own units.
 
     Returns:
-        float32 ``[n, *shape]``.
+        float32 ``[n, *shape]``, covariates as last columns.
 
     Raises:
-        UserError: A file that is missing, corrupt or of another kind, and what `InputRule.apply` refuses.
+        UserError: A file that is missing, corrupt or of another kind, a covariate that is not in it or not one finite
+            number an input, and what `InputRule.apply` refuses.
     """
     arrays = _arrays(path)
+    absent = [name for name in covariates if name not in arrays]
+    if absent:
+        held = ", ".join(sorted(arrays)) or "nothing"
+        raise UserError(
+            f"{path.name}: no array {absent[0]!r} in it, which the model wants beside x; it holds {held}"
+        )
     name = "x" if "x" in arrays else next(iter(arrays), "")
     if "x" not in arrays and len(arrays) != 1:
         held = ", ".join(sorted(arrays)) or "nothing"
@@ -192,7 +203,23 @@ def read_inputs(path: Path, rule: InputRule) -> Tensor:
         raise UserError(
             f"{path.name}: {name} has shape {list(arrays[name].shape)}; wanted [n, *features]"
         )
-    return rule.apply(arrays[name], f"{path.name}: {name}")
+    x = rule.apply(arrays[name], f"{path.name}: {name}")
+    if not covariates:
+        return x
+    added = [_covariate(arrays[each], len(x), f"{path.name}: {each}") for each in covariates]
+    return torch.cat([x, torch.from_numpy(np.stack(added, 1))], 1)
+
+
+def _covariate(values: Array, n: int, where: str) -> NDArray[np.float32]:
+    if values.shape != (n,) or values.dtype.kind not in "buif":
+        raise UserError(
+            f"{where} has shape {list(values.shape)} and type {values.dtype}; wanted one number an input, [{n}]"
+        )
+    wrong = ~(np.abs(values.astype(np.float64)) <= np.finfo(np.float32).max)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise UserError(f"{where} holds {values[row]} in row {row}; wanted finite numbers")
+    return values.astype(np.float32)
 
 
 def _arrays(path: Path) -> dict[str, Array]:

@@ -9,16 +9,19 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.datatree import MAX_CELLS, to_datatree
+from pyro_pfedbayes.datatree_numbers import NumberDraw, to_datatree_numbers
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.accumulate import number_draw
+from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.federation import Federation
-from pyro_pfedbayes.inference.predictive import predictive_draws
+from pyro_pfedbayes.inference.predictive import predictive_distributions, predictive_draws
 from pyro_pfedbayes.inference.state import FederationState
 from pyro_pfedbayes.randomness import generator, seed_for
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["personal_draws", "posterior_datatree"]
+__all__ = ["personal_draws", "personal_number_draws", "posterior_datatree"]
 
 
 def personal_draws(
@@ -37,19 +40,56 @@ def personal_draws(
     Yields:
         Class probabilities ``[n, C]`` of all clients' examples, in order of the clients; K tensors.
     """
+    streams = [
+        predictive_draws(federation.model, belief, x, draws, _stream(key, "predictive", belief))
+        for belief, x, _, key in _held(federation, state, part)
+    ]
+    for parts in zip(*streams, strict=True):
+        yield torch.cat(parts)
+
+
+def personal_number_draws(
+    federation: Federation, state: FederationState, part: str, draws: int
+) -> Iterator[NumberDraw]:
+    """What every client's q^i says about its own outcomes, if they are numbers, draw by draw of the weights.
+
+    Arguments as in `personal_draws`; the draws of the weights are those of ``Federation.predictions``.
+
+    Yields:
+        Moments, log-density and a drawn outcome of all clients' examples, in order of the clients; K times.
+    """
+    model = federation.model
+
+    def one(belief: Belief, x: Tensor, y: Tensor, key: int) -> Iterator[NumberDraw]:
+        outcomes = _stream(key, "outcomes", belief)
+        weights = _stream(key, "predictive", belief)
+        for observation in predictive_distributions(model, belief, x, draws, weights):
+            yield number_draw(observation, y, outcomes)
+
+    streams = [one(*held) for held in _held(federation, state, part)]
+    for parts in zip(*streams, strict=True):
+        yield NumberDraw(
+            torch.cat([each.mean for each in parts]),
+            torch.cat([each.variance for each in parts]),
+            torch.cat([each.log_density for each in parts]),
+            torch.cat([each.outcomes for each in parts], 1),
+        )
+
+
+def _held(
+    federation: Federation, state: FederationState, part: str
+) -> Iterator[tuple[Belief, Tensor, Tensor, int]]:
+    """Belief, examples and seed of each client that has examples."""
     seed = seed_for(federation.seed, "evaluation")
-    streams: list[Iterator[Tensor]] = []
     for clients, stacked in federation.personal_beliefs(state):
         for row, client in enumerate(clients):
             x, y = federation.data.examples(client, part)
-            if not len(y):
-                continue
-            belief = stacked.client(row)
-            key = seed_for(seed, "personal", client)
-            stream = generator(key, "predictive", "alone", device=belief.device)
-            streams.append(predictive_draws(federation.model, belief, x, draws, stream))
-    for parts in zip(*streams, strict=True):
-        yield torch.cat(parts)
+            if len(y):
+                yield stacked.client(row), x, y, seed_for(seed, "personal", client)
+
+
+def _stream(key: int, what: str, belief: Belief) -> torch.Generator:
+    return generator(key, what, "alone", device=belief.device)
 
 
 def posterior_datatree(
@@ -60,7 +100,9 @@ def posterior_datatree(
     part: str = "test",
     attrs: Mapping[str, str | int | float] | None = None,
 ) -> xr.DataTree:
-    """The personal models' posterior predictive as an ArviZ tree; `to_datatree` says what it holds.
+    """The personal models' posterior predictive as an ArviZ tree.
+
+    `to_datatree` says what it holds, and `to_datatree_numbers` what it holds of outcomes that are numbers.
 
     Args:
         federation: Clients and model.
@@ -79,12 +121,25 @@ def posterior_datatree(
     dataset = federation.data.dataset
     owner = torch.arange(len(lists)).repeat_interleave(torch.tensor([len(i) for i in lists]))
     index = torch.cat(lists)
+    draws = min(draws, max(1, MAX_CELLS // total))
+    names = federation.data.partition.names
+    y = dataset.y.cpu()[index]
+    if dataset.outcome == "number":
+        return to_datatree_numbers(
+            personal_number_draws(federation, state, part, draws),
+            y,
+            owner,
+            target_scaling=dataset.target_scaling,
+            names=names,
+            index=index,
+            attrs=attrs,
+        )
     return to_datatree(
-        personal_draws(federation, state, part, min(draws, max(1, MAX_CELLS // total))),
-        dataset.y.cpu()[index],
+        personal_draws(federation, state, part, draws),
+        y,
         owner,
         classes=dataset.classes,
-        names=federation.data.partition.names,
+        names=names,
         index=index,
         attrs=attrs,
         seed=seed_for(federation.seed, "posterior", state.round),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
+from pyro_pfedbayes.experiments.report import short_number
+
 if TYPE_CHECKING:
     import rich.progress
 
@@ -76,7 +78,7 @@ class _Lines:
         if report.evaluation is None and now - self._told < SILENCE:
             return
         self._told = now
-        found = "" if report.evaluation is None else f"{_accuracies(report.evaluation)}  "
+        found = "" if report.evaluation is None else f"{_figures(report.evaluation)}  "
         _print(
             self._out,
             f"round {report.index}/{report.total}  {found}"
@@ -91,7 +93,7 @@ class _Bar:
     def __init__(self, out: Console, err: Console) -> None:
         self._out, self._err = out, err
         self._bar: rich.progress.Progress | None = None
-        self._accuracies = ""
+        self._figures = ""
 
     @contextlib.contextmanager
     def running(self, done: int, total: int) -> Iterator[None]:
@@ -112,9 +114,9 @@ class _Bar:
     def round(self, report: RoundReport) -> None:
         left = self._clock.left(report.index)
         if report.evaluation is not None:
-            self._accuracies = _accuracies(report.evaluation) + "  "
+            self._figures = _figures(report.evaluation) + "  "
         if self._bar is not None:
-            text = f"{self._accuracies}loss {report.loss:.4g}  {report.phase}  {left:.0f} s left"
+            text = f"{self._figures}loss {report.loss:.4g}  {report.phase}  {left:.0f} s left"
             self._bar.update(self._task, completed=report.index, description=text)
 
     def note(self, text: str) -> None:
@@ -122,12 +124,14 @@ class _Bar:
         _print(self._err if self._bar is None else self._bar.console, f"pfedbayes: {text}")
 
 
-def _accuracies(record: dict[str, Any]) -> str:
-    parts = [
-        f"{name} {100 * record[key]['accuracy']:.1f} %"
-        for name, key in (("PM", "personal"), ("GM", "global"))
-        if "accuracy" in record[key]
-    ]
+def _figures(record: dict[str, Any]) -> str:
+    parts = []
+    for name, key in (("PM", "personal"), ("GM", "global")):
+        found = record[key]
+        if "accuracy" in found:
+            parts.append(f"{name} {100 * found['accuracy']:.1f} %")
+        elif "rmse" in found:
+            parts.append(f"{name} RMSE {short_number(found['rmse'])}")
     return "  ".join(parts) or "no test examples"
 
 

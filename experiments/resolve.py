@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.config import Config, DataSection, ModelSection
-from pyro_pfedbayes.experiments.registry import DATA, known
+from pyro_pfedbayes.experiments.config import Config, DataSection
+from pyro_pfedbayes.experiments.registry import DATA, NUMBERS, canonical, known
 
 __all__ = ["LABEL_SCHEMES", "refuse_idle_settings", "resolve"]
 
 LABEL_SCHEMES = ("blocks", "rotating", "random")
+TABLES: Mapping[str, str | None] = {"diabetes": "sex", "breast-cancer": None, "wine": None}
+"""Embedded tables, and the column that tells their clients apart unless another scheme is asked for."""
 
 
 def resolve(config: Config) -> Config:
@@ -22,8 +24,7 @@ def resolve(config: Config) -> Config:
     Raises:
         UserError: An unknown data set, no such file, or a scheme that lacks a key it needs.
     """
-    data = _resolved_data(config.data, config.run.seed)
-    return dataclasses.replace(config, data=data, model=_resolved_model(config.model, data.name))
+    return dataclasses.replace(config, data=_resolved_data(config.data, config.run.seed))
 
 
 def refuse_idle_settings(settings: Iterable[tuple[str, Any]], resolved: Config) -> None:
@@ -36,24 +37,31 @@ def refuse_idle_settings(settings: Iterable[tuple[str, Any]], resolved: Config) 
     for name, _ in settings:
         section, _, key = name.partition(".")
         if section in ("data", "model") and key not in tree[section]:
-            within = (
-                f"data.scheme '{resolved.data.scheme}'"
-                if section == "data"
-                else f"model.name '{resolved.model.name}'"
-            )
+            within = f"model.name '{resolved.model.name}'"
+            if section == "data":
+                about = "name" if key in ("target", "target_scaling") else "scheme"
+                within = f"data.{about} '{getattr(resolved.data, about)}'"
             raise UserError(f"{name} has no effect with {within}; leave it out")
 
 
 def _resolved_data(data: DataSection, seed: int) -> DataSection:
     own = data.name.endswith(".npz")
     # Paths are kept in full, so that a run can be resumed from another folder.
-    name = str(Path(data.name).expanduser().resolve()) if own else _canonical(data.name)
+    name = (
+        str(Path(data.name).expanduser().resolve())
+        if own
+        else known("data set", canonical(data.name), DATA)
+    )
     if own and not Path(name).is_file():
         raise UserError(f"no such file: {data.name}")
-    scheme = data.scheme
-    if scheme is None and data.column is not None:
+    scheme, column = data.scheme, data.column
+    # A number of clients, or an alpha, asks for another way of dealing than by a column.
+    if scheme is None and column is None and data.clients is None and data.alpha is None:
+        column = TABLES.get(name)
+    if scheme is None and column is not None:
         scheme = "column"
-    scheme = scheme or ("dirichlet" if own else "blocks")
+    table = own or name in TABLES
+    scheme = scheme or ("dirichlet" if table else "blocks")
     found: dict[str, Any] = {
         "name": name,
         "dir": None if data.dir is None or own else str(Path(data.dir).expanduser().resolve()),
@@ -61,19 +69,42 @@ def _resolved_data(data: DataSection, seed: int) -> DataSection:
         "validation": data.validation,
         "scaling": data.scaling,
         "seed": seed if data.seed is None else data.seed,
+        **_targets(data, name, own),
     }
     if scheme in LABEL_SCHEMES:
-        found |= _label_sizes(data, name, own)
+        if name in NUMBERS:
+            raise UserError(
+                f"data.scheme '{scheme}' deals by label, but the outcomes of {name} are numbers; "
+                "give dirichlet (over fifths of y), quantity or column"
+            )
+        found |= _label_sizes(data, name, table)
     else:
         found["test_fraction"] = 0.2 if data.test_fraction is None else data.test_fraction
         if scheme == "column":
-            if data.column is None:
+            column = TABLES.get(name) if column is None else column
+            if column is None:
                 raise UserError("data.scheme is 'column', but data.column does not say which one")
-            found["column"] = data.column
+            found["column"] = column
         else:
-            found["clients"] = data.clients or 10
+            found["clients"] = data.clients or (5 if name in TABLES else 10)
             found["alpha"] = data.alpha or (0.5 if scheme == "dirichlet" else 1.0)
     return DataSection(**found)
+
+
+def _targets(data: DataSection, name: str, own: bool) -> dict[str, Any]:
+    """What outcomes are: open for a file until it is read, otherwise known by the data set's name."""
+    if own:
+        return {
+            "target": data.target or "auto",
+            "target_scaling": data.target_scaling or "plain",
+        }
+    if name in NUMBERS:
+        return {"target_scaling": data.target_scaling or "plain"}
+    if data.target_scaling == "standard":
+        raise UserError(
+            f"data.target_scaling is 'standard', but the outcomes of {name} are classes: leave it out"
+        )
+    return {}
 
 
 def _label_sizes(data: DataSection, name: str, own: bool) -> dict[str, Any]:
@@ -87,7 +118,8 @@ def _label_sizes(data: DataSection, name: str, own: bool) -> dict[str, Any]:
     complete = train is not None and test is not None
     if own and not complete:
         raise UserError(
-            f"data.scheme '{data.scheme}' on your own data needs data.train_per_class and data.test_per_class"
+            f"data.scheme '{data.scheme}' on {data.name if name in TABLES else 'your own data'} "
+            "needs data.train_per_class and data.test_per_class"
         )
     if own or (complete and data.split is None):
         return found
@@ -103,25 +135,3 @@ def _label_sizes(data: DataSection, name: str, own: bool) -> dict[str, Any]:
         "train_per_class": paper_train if train is None else train,
         "test_per_class": paper_test if test is None else test,
     }
-
-
-def _resolved_model(model: ModelSection, data: str) -> ModelSection:
-    name = model.name or ("vgg" if data == "cifar10" else "mlp")
-    hidden = config = None
-    if name == "mlp":
-        hidden = [100] if model.hidden is None else model.hidden
-        if not hidden or min(hidden) < 1:
-            raise UserError(
-                f"model.hidden is {hidden}; give sizes >= 1, or model.name 'linear' for none"
-            )
-    if name == "vgg":
-        from pyro_pfedbayes.models.networks import VGG_SMALL
-
-        config = list(VGG_SMALL) if model.config is None else model.config
-    return ModelSection(name=name, hidden=hidden, config=config, rho=model.rho)
-
-
-def _canonical(name: str) -> str:
-    """``Fashion-MNIST`` and ``CIFAR-10`` as they are called here."""
-    short = name.lower().replace("-", "").replace("_", "").replace("fashion", "f")
-    return short if short in DATA else known("data set", name, DATA)

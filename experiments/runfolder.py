@@ -1,7 +1,7 @@
 """A run's folder: what is in it, written so that nothing half-written is ever taken for whole.
 
-``config.toml`` (resolved), ``partition.png``, ``metrics.jsonl`` (a line an evaluated round), ``checkpoint/``, and at
-the end ``posterior.nc`` and ``summary.json``.
+``config.toml`` (resolved), ``partition.png``, ``model.py`` (a copy, if the model came from a file),
+``metrics.jsonl`` (a line an evaluated round), ``checkpoint/``, and at the end ``posterior.nc`` and ``summary.json``.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class RunFolder:
         self.posterior = path / "posterior.nc"
         self.picture = path / "partition.png"
         self.checkpoint = path / "checkpoint"
+        self.model_file = path / "model.py"
 
     @classmethod
     def create(
@@ -75,6 +76,7 @@ class RunFolder:
         state: FederationState,
         meta: Mapping[str, Any],
         draw: Callable[[Path], None],
+        model_file: Path | None = None,
     ) -> RunFolder:
         """Make the folder of a run that begins; if that fails, nothing of it stays.
 
@@ -84,6 +86,7 @@ class RunFolder:
             state: Before the first round, so that the run can be resumed from the start.
             meta: See `save`.
             draw: Writes the picture of the partition to a path.
+            model_file: A user's file with the model, which the run keeps a copy of.
 
         Raises:
             UserError: The folder holds something, or cannot be written.
@@ -98,6 +101,9 @@ class RunFolder:
                 write_atomically(folder.config_file, config.toml())
             with writing(folder.picture):
                 draw(folder.picture)
+            if model_file is not None:
+                with writing(folder.model_file):
+                    shutil.copyfile(model_file, folder.model_file)
             folder.rewrite_metrics(())
             folder.save(state, meta)
         except BaseException:
@@ -206,7 +212,7 @@ class RunFolder:
 
     def _discard(self, made: list[Path]) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
-        for file in (self.config_file, self.picture, self.metrics):
+        for file in (self.config_file, self.picture, self.metrics, self.model_file):
             file.unlink(missing_ok=True)
         for directory in made:
             with contextlib.suppress(OSError):

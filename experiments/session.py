@@ -16,12 +16,14 @@ import torch
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.build import Experiment, build_experiment
+from pyro_pfedbayes.experiments.builders import own_file
 from pyro_pfedbayes.experiments.config import Config
 from pyro_pfedbayes.experiments.progress import Progress
 from pyro_pfedbayes.experiments.runfolder import RunFolder, writing
 from pyro_pfedbayes.inference.federation import DivergenceWarning, Result, RoundReport
 from pyro_pfedbayes.inference.state import FederationState
-from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.layout import FlatLayout
+from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = [
     "Interrupted",
@@ -68,7 +70,14 @@ def begin(experiment: Experiment, path: Path, progress: Progress) -> dict[str, A
         figure = plot_partition(experiment.data.partition, experiment.data.dataset)
         figure.savefig(picture, dpi=120)
 
-    folder = RunFolder.create(path, experiment.config, state, meta, draw)
+    folder = RunFolder.create(
+        path,
+        experiment.config,
+        state,
+        meta,
+        draw,
+        model_file=own_file(experiment.config.model.name),
+    )
     return _run(experiment, folder, state, meta, progress)
 
 
@@ -100,7 +109,7 @@ def reopen(
         config = dataclasses.replace(config, run=config.run.model_copy(update={"device": device}))
     state, meta = folder.load()
     compare_settings(folder, config, meta)
-    experiment = build_experiment(config)
+    experiment = build_experiment(config, folder.path)
     found, saved = experiment.description()["data"]["fingerprint"], meta["data"].get("fingerprint")
     if found != saved:
         raise UserError(
@@ -113,7 +122,7 @@ def reopen(
 
 
 def checked_state(
-    state: FederationState, folder: RunFolder, config: Config, model: BayesianModel, clients: int
+    state: FederationState, folder: RunFolder, config: Config, model: DeclaredModel, clients: int
 ) -> FederationState:
     """The state, if it fits the model and the number of clients; the server's tensors on the model's device.
 
@@ -122,7 +131,7 @@ def checked_state(
     """
     algorithm = config.algorithm
     start = algorithm.init(model)
-    row = {name: stacked[0] for name, stacked in algorithm.client_init(start, 1).items()}
+    row = {name: stacked[0] for name, stacked in algorithm.client_init(model, start, 1).items()}
     owners = {"the server": (start, state.server)}
     owners |= {f"client {i}": (row, found) for i, found in state.clients.items()}
     problems = [
@@ -136,16 +145,16 @@ def checked_state(
     if not 0 <= state.round <= config.run.rounds:
         problems.append(f"it is of round {state.round}")
     try:
-        algorithm.global_belief(model.layout, state.server)
+        algorithm.global_belief(model, state.server)
         for found in state.clients.values():
-            algorithm.personal_belief(model.layout, {k: v[None] for k, v in found.items()})
+            algorithm.personal_belief(model, {k: v[None] for k, v in found.items()})
     except (KeyError, RuntimeError) as problem:
         problems.append(f"its tensors make no belief ({problem})")
     if problems:
         raise UserError(
             f"checkpoint {folder.checkpoint} does not belong to this run: {problems[0]}"
         )
-    device = model.prior.device
+    device = model.start.device
     server = {name: tensor.to(device) for name, tensor in state.server.items()}
     return dataclasses.replace(state, server=server)
 
@@ -255,7 +264,7 @@ def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int])
         "seed": config.run.seed,
         "clients": data.num_clients,
         **result.summary,
-        "weights": experiment.federation.model.prior.num_weights,
+        "weights": FlatLayout(experiment.federation.model.declaration.shapes).size,
         "device": config.run.device,
         "engine": config.run.engine,
         "dropped": {str(client): count for client, count in sorted(dropped.items())},

@@ -87,8 +87,9 @@ class CohortWork:
 
     def _chunk(self, clients: Sequence[int]) -> Cohort:
         algorithm, server = self.algorithm, self.state.server
-        device = self.engine.model.prior.device
-        rows = gather_rows(algorithm, server, self.state.clients, clients, device)
+        model = self.engine.model
+        device = model.start.device
+        rows = gather_rows(algorithm, model, server, self.state.clients, clients, device)
         steps, size = algorithm.local_steps, algorithm.batch_size
         plan = self.data.plan(clients, steps, size, self.at.seed, self.at.index)
         return Cohort(tuple(clients), rows, plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -11,7 +12,8 @@ from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
-from torch.distributions import kl_divergence
+
+from pyro_pfedbayes.families.divergence import divergence
 
 __all__ = ["ClientELBO"]
 
@@ -34,6 +36,11 @@ class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
             total = total + self._particle(model, guide, args, kwargs)
         return total / self.num_particles if self.num_particles > 1 else total
 
+    def total_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Negative ELBO of one draw, everything summed, a scalar in nats; for the program of one client."""
+        terms = [term.sum() for term in _terms(model, guide, args, kwargs)]
+        return torch.stack(terms).sum()
+
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO summed over clients, a scalar in nats."""
         return self.client_losses(model, guide, *args, **kwargs).sum()
@@ -51,31 +58,37 @@ class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
         return float(loss.detach())
 
     def _particle(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: Any) -> Tensor:
-        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(
-            *args, **kwargs
-        )
-        if pyro.settings.get("validate_infer"):
-            _check_sites(model_trace, guide_trace)
         loss: Tensor | float = 0.0
-        for name, site in model_trace.nodes.items():
-            if not _is_random(site):
-                continue
-            if site["is_observed"]:
-                loss = loss - _log_prob(model_trace, name)
-            else:
-                loss = loss + _divergence(model_trace, guide_trace, name)
-        for name, site in guide_trace.nodes.items():
-            if _is_random(site) and name not in model_trace.nodes:
-                loss = loss + _log_prob(guide_trace, name)
+        for term in _terms(model, guide, args, kwargs):
+            loss = loss + term
         assert isinstance(loss, Tensor)
         return loss
+
+
+def _terms(
+    model: Any, guide: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[Tensor]:
+    """What adds up to the negative ELBO of one draw, a term a site, each with its batch shape."""
+    guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+    model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+    if pyro.settings.get("validate_infer"):
+        _check_sites(model_trace, guide_trace)
+    for name, site in model_trace.nodes.items():
+        if not _is_random(site):
+            continue
+        if site["is_observed"]:
+            yield -_log_prob(model_trace, name)
+        else:
+            yield _divergence(model_trace, guide_trace, name)
+    for name, site in guide_trace.nodes.items():
+        if _is_random(site) and name not in model_trace.nodes:
+            yield _log_prob(guide_trace, name)
 
 
 def _divergence(model_trace: Trace, guide_trace: Trace, name: str) -> Tensor:
     q, p = guide_trace.nodes[name], model_trace.nodes[name]
     try:
-        closed = kl_divergence(q["fn"], p["fn"])
+        closed = divergence(q["fn"], p["fn"])
     except NotImplementedError:
         return _log_prob(guide_trace, name) - _log_prob(model_trace, name)
     term: Tensor = scale_and_mask(closed, q["scale"], q["mask"])

@@ -1,5 +1,8 @@
 """Losses and gradients of a stacked cohort: run as plain Pyro, or recorded once and replayed or compiled.
 
+A network in the paper's setting runs as one stacked program; any other declared model as its own program of one client,
+mapped over the cohort.
+
 All ways run the same programs (model, guide, ELBO, noise handler). ``make_fx`` records the tensor operations that
 they make; replaying those costs no Python of Pyro's, and ``torch.compile`` fuses them. Everything that may change
 between steps is an input of the recording (parameters, prior, zeta, data scale, noise and batch), so nothing
@@ -9,27 +12,35 @@ can go stale.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families import ELEMENTWISE, MeanFieldNormal
+from pyro_pfedbayes.families.divergence import divergence
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.elbo import ClientELBO
+from pyro_pfedbayes.inference.estimators import Estimator, EstimatorKind
 from pyro_pfedbayes.inference.guides import MeanFieldGuide, parameter_names
+from pyro_pfedbayes.inference.lifted import LiftedObjective
 from pyro_pfedbayes.inference.noise import Noise
+from pyro_pfedbayes.inference.private import private_guide
 from pyro_pfedbayes.inference.recording import untranspose_products
 from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
 
 __all__ = ["EngineMode", "GradientEngine"]
 
 EngineMode = Literal["eager", "traced", "compiled"]
 
-Gradients = tuple[Tensor, Tensor, Tensor]
+Tensors = Mapping[str, Tensor]
 
 
 class _Programs(nn.Module):
@@ -56,60 +67,116 @@ class GradientEngine:
         mode: ``"eager"`` runs the programs as they are at every step; ``"traced"`` records them once for each
             new combination of shapes (about two seconds) and replays that, with the same bits; ``"compiled"``
             compiles the recording (10 to 30 s), with the same numbers up to rounding.
+        estimator: How the noise of layers is drawn: ``"plain"``, ``"local"`` or ``"flipout"``.
+
+    Raises:
+        UserError: Variance reduction for a model that it does not fit.
     """
 
-    def __init__(self, model: BayesianModel, mode: EngineMode = "eager") -> None:
+    def __init__(
+        self, model: DeclaredModel, mode: EngineMode = "eager", estimator: EstimatorKind = "plain"
+    ) -> None:
         self.model = model
-        self.layout = model.layout
         self.mode = mode
-        self._steps: dict[tuple[Any, ...], Callable[..., Gradients]] = {}
+        self.estimator = estimator
+        self._steps: dict[tuple[Any, ...], Callable[..., tuple[Tensor, ...]]] = {}
+        self._objectives: dict[tuple[Any, ...], tuple[LiftedObjective, int]] = {}
+        if estimator != "plain" and not isinstance(model.declaration.guide, MeanFieldNormal):
+            raise UserError(
+                f"estimator is {estimator!r}, which needs a mean-field guide, "
+                f"not {model.declaration.guide.name!r}; use estimator 'plain'"
+            )
+
+    def noise_size(
+        self, params: Tensors, prior: Tensors, x: Tensor, y: Tensor, *, own_prior: bool = False
+    ) -> int:
+        """How many standard normal numbers E one draw of one client takes.
+
+        Args:
+            params: Parameters of q^i, ``[S, ...]`` each.
+            prior: The server's w.
+            x: A batch ``[S, b, *features]``.
+            y: Its observations ``[S, b]``.
+            own_prior: As for calls.
+        """
+        if self._stacked(own_prior):
+            return self.model.declaration.shared.size
+        return self._objective(params, prior, x, y, own_prior)[1]
 
     def __call__(
         self,
-        loc: Tensor,
-        rho: Tensor,
-        prior_loc: Tensor,
-        prior_scale: Tensor,
+        params: Tensors,
+        prior: Tensors,
         zeta: Tensor,
         data_scale: Tensor,
         eps: Tensor,
         x: Tensor,
         y: Tensor,
         mask: Tensor | None = None,
-    ) -> Gradients:
+        *,
+        own_prior: bool = False,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One evaluation of the objective of every client of a cohort.
 
         Args:
-            loc: Means ``[S, T]``.
-            rho: Unconstrained scales ``[S, T]``.
-            prior_loc: Means of the prior, ``[T]`` or one a client ``[S, T]``.
-            prior_scale: Standard deviations of the prior, like ``prior_loc``.
+            params: Unconstrained parameters of q^i by name, ``[S, P]`` each: ``loc`` and ``rho`` for mean-field
+                Gaussians.
+            prior: The server's w as its family holds it; one of independent weights also as one a client, ``[S, T]``.
             zeta: Scalar weight of the KL divergence.
             data_scale: n_i / c_i ``[S]``, c_i the number of valid examples in the batch.
-            eps: Noise of K draws ``[K, S, T]``.
+            eps: Noise of K draws ``[K, S, E]``, see `noise_size`.
             x: Inputs ``[S, b, *features]``.
             y: Observations ``[S, b]``.
             mask: True where a row counts, ``[S, b]``; None if all do.
+            own_prior: Whether the model's own priors stand in for w.
 
         Returns:
-            Losses ``[S]`` in nats, and the gradients of their sum in ``loc`` and ``rho``.
+            Losses ``[S]`` in nats, and the gradients of their sum, like ``params``.
         """
-        inputs = (loc, rho, prior_loc, prior_scale, zeta, data_scale, eps, x, y, mask)
-        key = tuple(None if t is None else (tuple(t.shape), t.dtype, t.device) for t in inputs)
+        names, prior_names = tuple(params), tuple(prior)
+        inputs = (*params.values(), *prior.values(), zeta, data_scale, eps, x, y, mask)
+        shapes = tuple(None if t is None else (tuple(t.shape), t.dtype, t.device) for t in inputs)
+        key = (names, prior_names, own_prior, *shapes)
         if key not in self._steps:
             with pyro_local():
-                self._steps[key] = self._build(inputs)
+                self._steps[key] = self._build(inputs, params, prior, x, y, own_prior)
         # A recording holds no Pyro any more, and is spared the price of its settings.
         settings = pyro_local() if self.mode == "eager" else contextlib.nullcontext()
         with settings, torch.no_grad():
-            return self._steps[key](*inputs)
+            losses, *gradients = self._steps[key](*inputs)
+        return losses, dict(zip(names, gradients, strict=True))
 
-    def _build(self, inputs: tuple[Tensor | None, ...]) -> Callable[..., Gradients]:
-        loc, prior_loc = inputs[0], inputs[2]
-        assert loc is not None
-        assert prior_loc is not None
-        programs = _Programs(self.model, len(loc), stacked_prior=prior_loc.dim() == 2)
-        step = _gradient_function(programs, self.layout)
+    def _one_a_client(self, prior: Tensors) -> bool:
+        """Whether w is given for each client; without shared sites there is none."""
+        elementwise = isinstance(self.model.declaration.server, ELEMENTWISE)
+        return elementwise and "loc" in prior and prior["loc"].dim() == 2
+
+    def _stacked(self, own_prior: bool) -> bool:
+        """Whether the cohort runs as the one stacked program of a network, the quickest way."""
+        return (
+            isinstance(self.model, BayesianModel)
+            and self.model.declaration.plain
+            and self.estimator == "plain"
+            and not own_prior
+        )
+
+    def _build(
+        self,
+        inputs: tuple[Tensor | None, ...],
+        params: Tensors,
+        prior: Tensors,
+        x: Tensor,
+        y: Tensor,
+        own_prior: bool,
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        stacked_prior = self._one_a_client(prior)
+        if self._stacked(own_prior):
+            assert isinstance(self.model, BayesianModel)
+            programs = _Programs(self.model, len(x), stacked_prior)
+            step = _gradient_function(programs, self.model.layout)
+        else:
+            objective, _ = self._objective(params, prior, x, y, own_prior)
+            step = _lifted_gradient_function(objective, tuple(params), tuple(prior), stacked_prior)
         if self.mode == "eager":
             return step
         recording = make_fx(step)(*inputs)
@@ -117,8 +184,60 @@ class GradientEngine:
             return recording
         return torch.compile(untranspose_products(recording), dynamic=False)
 
+    def _objective(
+        self, params: Tensors, prior: Tensors, x: Tensor, y: Tensor, own_prior: bool
+    ) -> tuple[LiftedObjective, int]:
+        """The objective of one client, and the noise that one draw takes, found by running it once."""
+        key = (own_prior, tuple(x.shape[1:]))
+        if key in self._objectives:
+            return self._objectives[key]
+        one = {name: value[0] for name, value in params.items()}
+        stacked_prior = self._one_a_client(prior)
+        w = {name: value[0] for name, value in prior.items()} if stacked_prior else prior
+        guide = private_guide(self.model)
+        objective = LiftedObjective(self.model, own_prior, private=guide)
+        try:
+            with pyro_local():
+                if self.estimator != "plain":
+                    estimator = Estimator(self.estimator)
+                    probe = replace(objective, estimator=estimator)
+                    suited = probe.suited_sites(one, w, x[0], y[0])
+                    objective = replace(
+                        objective, estimator=self._fitted(estimator, suited, own_prior, one, w)
+                    )
+                size = objective.rehearse(one, w, x[0], y[0])
+        except NotImplementedError as problem:
+            raise UserError(f"the model cannot be trained: {problem}") from problem
+        self._objectives[key] = objective, size
+        return objective, size
 
-def _gradient_function(programs: _Programs, layout: FlatLayout) -> Callable[..., Gradients]:
+    def _fitted(
+        self,
+        estimator: Estimator,
+        suited: frozenset[str],
+        own_prior: bool,
+        one: Tensors,
+        w: Tensors,
+    ) -> Estimator:
+        declared = self.model.declaration
+        if not suited:
+            raise UserError(
+                f"estimator is {estimator.kind!r}, but no linear layer or convolution has a random weight to itself, "
+                "example by example; use estimator 'plain'"
+            )
+        undrawn: frozenset[str] = frozenset()
+        if estimator.kind == "local" and not own_prior and declared.shared.shapes:
+            q, p = declared.guide.distribution(one), declared.server.distribution(w)
+            # A divergence that is estimated needs the draw itself.
+            with contextlib.suppress(NotImplementedError):
+                divergence(q, p)
+                undrawn = suited & declared.shared.shapes.keys()
+        return replace(estimator, suited=suited, undrawn=undrawn)
+
+
+def _gradient_function(
+    programs: _Programs, layout: FlatLayout
+) -> Callable[..., tuple[Tensor, ...]]:
     """Close over the programs only: every tensor that a step depends on is an argument."""
 
     def step(
@@ -132,7 +251,7 @@ def _gradient_function(programs: _Programs, layout: FlatLayout) -> Callable[...,
         x: Tensor,
         y: Tensor,
         mask: Tensor | None,
-    ) -> Gradients:
+    ) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             loc, rho = loc.detach().requires_grad_(), rho.detach().requires_grad_()
             tensors = {"model.zeta": zeta, "model.data_scale": data_scale}
@@ -151,5 +270,39 @@ def _gradient_function(programs: _Programs, layout: FlatLayout) -> Callable[...,
             ) / len(eps)
             grad_loc, grad_rho = torch.autograd.grad(losses.sum(), (loc, rho))
         return losses.detach(), grad_loc, grad_rho
+
+    return step
+
+
+def _lifted_gradient_function(
+    objective: LiftedObjective,
+    names: tuple[str, ...],
+    prior_names: tuple[str, ...],
+    stacked_prior: bool,
+) -> Callable[..., tuple[Tensor, ...]]:
+    """The gradient of a client's objective, mapped over a cohort; every tensor that it depends on is an argument."""
+    prior_dim = 0 if stacked_prior else None
+
+    def step(*inputs: Any) -> tuple[Tensor, ...]:
+        params, rest = inputs[: len(names)], inputs[len(names) :]
+        prior = dict(zip(prior_names, rest[: len(prior_names)], strict=True))
+        zeta, data_scale, eps, x, y, mask = rest[len(prior_names) :]
+        mapped = torch.func.vmap(
+            objective,
+            in_dims=(0, prior_dim, None, 0, 0, 0, 0, None if mask is None else 0),
+        )
+        with torch.enable_grad():
+            leaves = {
+                name: value.detach().requires_grad_()
+                for name, value in zip(names, params, strict=True)
+            }
+            each = [
+                mapped(leaves, prior, zeta, data_scale, draw, x, y, mask) for draw in eps.unbind(0)
+            ]
+            losses = torch.stack(each).mean(0)
+            gradients = torch.autograd.grad(
+                losses.sum(), tuple(leaves.values()), materialize_grads=True
+            )
+        return losses.detach(), *gradients
 
     return step

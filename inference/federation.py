@@ -15,18 +15,22 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.algorithms.base import Algorithm, Round
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
+from pyro_pfedbayes.inference.beliefs import Belief, SiteBelief
 from pyro_pfedbayes.inference.cohort import CohortWork, in_chunks
 from pyro_pfedbayes.inference.devices import EngineChoice, choose_engine, resolve_device
 from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.evaluation import (
-    Predictions,
+    AnyPredictions,
     measures,
     predict_global,
     predict_personal,
 )
 from pyro_pfedbayes.inference.state import FederationState, gather_rows
 from pyro_pfedbayes.inference.summary import summarize
+from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.randomness import generator, seed_for
 
 __all__ = ["DivergenceWarning", "Federation", "Result", "RoundReport"]
@@ -72,19 +76,23 @@ class Result:
     state: FederationState
 
     @property
-    def personal(self) -> MeanFieldGaussian:
+    def personal(self) -> Belief:
         """The q^i of all N clients, stacked."""
         chunks = [belief for _, belief in self.federation.personal_beliefs(self.state)]
         if len(chunks) == 1:
             return chunks[0]
+        sites = [chunk for chunk in chunks if isinstance(chunk, SiteBelief)]
+        if sites:
+            return SiteBelief.cat(sites)
+        gaussians = [chunk for chunk in chunks if isinstance(chunk, MeanFieldGaussian)]
         return MeanFieldGaussian.unchecked(
-            {k: torch.cat([c.loc[k] for c in chunks]) for k in chunks[0].names},
-            {k: torch.cat([c.scale[k] for c in chunks]) for k in chunks[0].names},
+            {k: torch.cat([c.loc[k] for c in gaussians]) for k in chunks[0].names},
+            {k: torch.cat([c.scale[k] for c in gaussians]) for k in chunks[0].names},
             stacked=True,
         )
 
     @property
-    def global_(self) -> MeanFieldGaussian:
+    def global_(self) -> Belief:
         """The server's w."""
         return self.federation.global_belief(self.state)
 
@@ -96,7 +104,7 @@ class Result:
     @property
     def summary(self) -> dict[str, Any]:
         """``last``, ``best`` and ``selected`` accuracies and the other figures of ``summary.json``."""
-        return summarize(self.state)
+        return summarize(self.state, self.federation.model.outcome)
 
 
 class Federation:
@@ -136,7 +144,7 @@ class Federation:
 
     def __init__(
         self,
-        model: BayesianModel,
+        model: BayesianModel | ProgramModel,
         data: FederatedData,
         *,
         algorithm: Algorithm | None = None,
@@ -148,8 +156,8 @@ class Federation:
         eval_every: int = 10,
         eval_draws: int = 10,
     ) -> None:
-        _require(model, BayesianModel, "model")
-        _require(data, FederatedData, "data")
+        _require(model, (BayesianModel, ProgramModel), "model")
+        _require(data, (FederatedData,), "data")
         if isinstance(algorithm, str):
             raise UserError(
                 f"algorithm is the name {algorithm!r}; give its settings, such as PFedBayes()"
@@ -157,6 +165,10 @@ class Federation:
         self.device = resolve_device(device)
         self.algorithm: Algorithm = PFedBayes() if algorithm is None else algorithm
         self.seed = seed
+        if model.covariates:
+            columns = data.dataset.columns
+            data = data.with_covariates(model.covariates)
+            model.check_covariates({name: columns[name] for name in model.covariates})
         self.data = data.to(self.device)
         self.cohort_size = _cohort_size(participation, data.num_clients)
         for name, value, least in (
@@ -167,8 +179,9 @@ class Federation:
             if value < least:
                 raise UserError(f"{name} is {value}; it must be at least {least}")
         self.chunk, self.eval_every, self.eval_draws = chunk, eval_every, eval_draws
-        self.model = model.with_prior(model.prior.to(self.device))
-        self._check_model()
+        self.model: DeclaredModel = model.moved(self.device)
+        x, _ = self.data.examples(0, "train")
+        self.model.check_fits(x[:2], self.data.dataset.y, f"data set {data.dataset.name!r}")
         self._engine_choice = engine
         self._gradient_engine: GradientEngine | None = None
         # Rows wait on the device only if all clients are stacked at once anyway.
@@ -220,7 +233,7 @@ class Federation:
         work = CohortWork(
             self.algorithm, engine, self.data, state, at, chunk=self.chunk, store=self._store
         )
-        server = self.algorithm.server_update(state.server, work.uploads(cohort), at)
+        server = self.algorithm.server_update(self.model, state.server, work.uploads(cohort), at)
         for client in work.dropped:
             warnings.warn(
                 f"client {client} diverged in round {at.index + 1} (numbers are not finite); its update is left out",
@@ -262,29 +275,29 @@ class Federation:
             mode = choose_engine(
                 self._engine_choice,
                 evaluations=work * -(-self.cohort_size // self.chunk),
-                weights=min(self.chunk, self.cohort_size) * self.model.prior.num_weights,
+                weights=min(self.chunk, self.cohort_size) * self._num_weights(),
                 device=self.device,
             )
-            self._gradient_engine = GradientEngine(self.model, mode)
+            self._gradient_engine = GradientEngine(self.model, mode, self.algorithm.estimator)
         return self._gradient_engine
 
     # -- looking at a state --------------------------------------------------------------------------------
 
-    def personal_beliefs(
-        self, state: FederationState
-    ) -> Iterator[tuple[Sequence[int], MeanFieldGaussian]]:
+    def personal_beliefs(self, state: FederationState) -> Iterator[tuple[Sequence[int], Belief]]:
         """Client numbers and their stacked q^i, a chunk at a time."""
         for clients in in_chunks(range(self.data.num_clients), self.chunk):
-            rows = gather_rows(self.algorithm, state.server, state.clients, clients, self.device)
-            yield clients, self.algorithm.personal_belief(self.model.layout, rows)
+            rows = gather_rows(
+                self.algorithm, self.model, state.server, state.clients, clients, self.device
+            )
+            yield clients, self.algorithm.personal_belief(self.model, rows)
 
-    def global_belief(self, state: FederationState) -> MeanFieldGaussian:
+    def global_belief(self, state: FederationState) -> Belief:
         """The server's w."""
-        return self.algorithm.global_belief(self.model.layout, state.server)
+        return self.algorithm.global_belief(self.model, state.server)
 
     def predictions(
         self, state: FederationState, part: str = "test", *, draws: int | None = None
-    ) -> tuple[Predictions, Predictions]:
+    ) -> tuple[AnyPredictions, AnyPredictions]:
         """Posterior predictive of the personal and of the global model on every client's examples."""
         options = {
             "draws": draws or self.eval_draws,
@@ -327,6 +340,10 @@ class Federation:
             },
         )
 
+    def _num_weights(self) -> int:
+        """Scalar weights of one client."""
+        return FlatLayout(self.model.declaration.shapes).size
+
     def _evaluation_due(self, finished: int, rounds: int) -> bool:
         return finished == rounds or (self.eval_every > 0 and finished % self.eval_every == 0)
 
@@ -334,28 +351,11 @@ class Federation:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _check_model(self) -> None:
-        self.model.likelihood.check(self.data.dataset.y, f"data set {self.data.dataset.name!r}")
-        x, _ = self.data.examples(0, "train")
-        dtype = self.model.prior.dtype
-        if dtype != x.dtype:
-            raise UserError(
-                f"the network's weights are {dtype}, the inputs {x.dtype}; use network.float()"
-            )
-        try:
-            with torch.no_grad():
-                outputs = self.model.outputs(self.model.prior.loc, x[:2])
-        except (RuntimeError, ValueError, TypeError) as problem:
-            raise UserError(
-                f"the network does not take inputs of shape {list(x.shape[1:])} from data set "
-                f"{self.data.dataset.name!r}: {problem}"
-            ) from problem
-        self.model.likelihood.check_outputs(outputs, len(x[:2]))
 
-
-def _require(value: object, kind: type, name: str) -> None:
-    if not isinstance(value, kind):
-        raise UserError(f"{name} is a {type(value).__name__}; give a {kind.__name__}")
+def _require(value: object, kinds: tuple[type, ...], name: str) -> None:
+    if not isinstance(value, kinds):
+        wanted = " or a ".join(kind.__name__ for kind in kinds)
+        raise UserError(f"{name} is a {type(value).__name__}; give a {wanted}")
 
 
 def _cohort_size(participation: int | float | None, clients: int) -> int:

@@ -11,16 +11,12 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families.clients import inverse_softplus
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.settings import local_parameters
 
 __all__ = ["MeanFieldGuide", "inverse_softplus"]
-
-
-def inverse_softplus(scale: Tensor) -> Tensor:
-    """The rho whose softplus is ``scale`` (> 0), without overflow for large scales."""
-    return scale + torch.log(-torch.expm1(-scale))
 
 
 class MeanFieldGuide(PyroModule):  # type: ignore[misc]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.inference.algorithms.base import Upload
+from pyro_pfedbayes.inference.prefixes import prefixed, under
 from pyro_pfedbayes.inference.server import closed_form
 
-__all__ = ["discover_kinds"]
+__all__ = ["KINDS", "discover_kinds", "of_clients", "update_kinds"]
+
+Tensors = Mapping[str, Tensor]
+
+KINDS = "kinds."
+"""How the names of what the server holds for each kind begin."""
 
 SWEEPS = 20
 STARTS = 3
@@ -48,6 +57,58 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
         if objective < best_objective:
             best, best_objective = group, objective
     return _numbered_by_first_client(best)
+
+
+def update_kinds(
+    server: Tensors,
+    uploads: Sequence[Upload],
+    kinds: int,
+    *,
+    regroup: bool,
+    aggregate: Callable[[Upload], Tensors],
+) -> dict[str, Tensor]:
+    """What the server holds after a round of the phase of kinds: a w_k for each; w itself stands still.
+
+    Args:
+        server: What it held before, with the kinds under ``kinds.``.
+        uploads: What clients sent.
+        kinds: Number of kinds.
+        regroup: Whether clients are to be grouped now; else they stay in their groups.
+        aggregate: Makes the next w_k of what the clients of one kind sent.
+    """
+    clients = [i for upload in uploads for i in upload.clients]
+    sizes = torch.cat([upload.sizes for upload in uploads])
+    sent = {k: torch.cat([u.tensors[k] for u in uploads]) for k in uploads[0].tensors}
+    held = under(server, KINDS)
+    if regroup:
+        # Without shared random weights the points tell clients apart, by plain distance.
+        loc = sent["loc"] if "loc" in sent else sent["point"]
+        found = discover_kinds(loc, sent.get("scale", torch.ones_like(loc)), kinds)
+        # A client that diverged just now sent nothing; it counts with the first kind.
+        held["of"] = torch.zeros(max(clients) + 1, dtype=torch.int64, device=found.device)
+        held["of"][clients] = found
+    group = held["of"].cpu()[clients]
+    for k in range(kinds):
+        rows = (group == k).nonzero()[:, 0].to(sizes.device)
+        if len(rows) == 0:
+            continue
+        members = tuple(clients[i] for i in rows.tolist())
+        own = Upload(members, {name: v[rows] for name, v in sent.items()}, sizes[rows])
+        for name, value in aggregate(own).items():
+            blank = value.expand(kinds, *value.shape)
+            held[name] = held.get(name, blank).clone()
+            held[name][k] = value
+    return {**server, **prefixed(held, KINDS)}
+
+
+def of_clients(server: Tensors, clients: Sequence[int]) -> Tensors:
+    """What the server holds for some clients: w and averages as they are, or those of their kinds ``[S, ...]``."""
+    held = under(server, KINDS)
+    if not held:
+        return server
+    of = held.pop("of").tolist()
+    index = [of[i] if i < len(of) else 0 for i in clients]
+    return {name: value[index] for name, value in held.items()}
 
 
 def _lloyd(loc: Tensor, scale: Tensor, chosen: list[int]) -> tuple[Tensor, float]:

@@ -39,7 +39,7 @@ class Noise(Messenger):  # type: ignore[misc]
         if msg["is_observed"] or msg["done"] or msg["name"] not in self.eps:
             return
         base = msg["fn"]
-        while hasattr(base, "base_dist"):
+        while isinstance(base, dist.Independent):
             base = base.base_dist
         if isinstance(base, dist.Normal):
             msg["value"] = base.loc + base.scale * self.eps[msg["name"]]
@@ -54,7 +54,8 @@ class NoiseStreams:
         round: Number of the round.
         clients: Numbers of the S clients.
         draws: Draws K of a step.
-        like: A matrix ``[S, T]`` of the noise's dtype and device.
+        width: Numbers E of one draw of one client.
+        like: A tensor of the noise's dtype and device.
         scale: Factor on the standard normal noise.
     """
 
@@ -65,17 +66,18 @@ class NoiseStreams:
         clients: Sequence[int],
         draws: int,
         *,
+        width: int,
         like: Tensor,
         scale: float = 1.0,
     ) -> None:
         self._streams = [
             generator(seed, "noise", round, client, device=like.device) for client in clients
         ]
-        self._buffer = like.new_empty(draws, *like.shape)
+        self._buffer = like.new_empty(draws, len(clients), width)
         self._scale = scale
 
     def draw(self) -> Tensor:
-        """The next noise ``[K, S, T]``; the following call overwrites it."""
+        """The next noise ``[K, S, E]``; the following call overwrites it."""
         for row, stream in enumerate(self._streams):
             for one in self._buffer:
                 torch.randn(one[row].shape, generator=stream, out=one[row])

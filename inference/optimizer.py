@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["RowAdam"]
+__all__ = ["RowAdam", "moment_of", "split_moments"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -70,3 +70,17 @@ class RowAdam:
 
     def _split(self, matrix: Tensor) -> list[Tensor]:
         return [matrix] if self._together else list(matrix)
+
+
+def moment_of(name: str) -> int:
+    """Which matrix an entry of the state belongs to: ``exp_avg.1`` to the second, the step count to none (-1)."""
+    _, _, index = name.partition(".")
+    return int(index) if index else -1
+
+
+def split_moments(
+    state: Mapping[str, Tensor], first: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The state of the first so many matrices, with the step count; and that of the others."""
+    others = {name: value for name, value in state.items() if moment_of(name) >= first}
+    return {name: value for name, value in state.items() if name not in others}, others

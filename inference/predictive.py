@@ -4,63 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import pyro.distributions as dist
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
-from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.models.sites import seeded, site_trace
 from pyro_pfedbayes.randomness import generator
 
-__all__ = ["mean_predictive", "posterior_predictive", "predictive_draws"]
+__all__ = [
+    "mean_predictive",
+    "posterior_predictive",
+    "predictive_distributions",
+    "predictive_draws",
+    "site_draws",
+]
 
 CHUNK = 8192
 """Examples that pass through the network at once; memory is a setting, not a function of the data."""
 
 
 def predictive_draws(
-    model: BayesianModel,
-    belief: MeanFieldGaussian,
+    model: DeclaredModel,
+    belief: Belief,
     x: Tensor,
     draws: int,
     stream: torch.Generator,
     *,
     chunk: int = CHUNK,
 ) -> Iterator[Tensor]:
-    """The likelihood's prediction under one draw of the weights after another.
+    """The model's prediction under one draw of its sites after another.
 
     Args:
-        model: Network and likelihood.
-        belief: An unstacked Gaussian over the weights.
+        model: The declared model.
+        belief: An unstacked belief over its sites.
         x: Inputs ``[n, *features]``.
         draws: Number of draws, at least 1.
         stream: Random numbers, on the belief's device.
         chunk: Examples at once.
 
     Yields:
-        ``[n, C]`` for a categorical likelihood, one tensor a draw.
+        Class probabilities ``[n, C]`` or predictive means ``[n]``, one tensor a draw.
 
     Raises:
         UserError: ``draws`` below 1, or a stacked belief.
     """
+    for values in site_draws(model, belief, draws, stream):
+        yield _predict(model, values, x, chunk)
+
+
+def predictive_distributions(
+    model: DeclaredModel, belief: Belief, x: Tensor, draws: int, stream: torch.Generator
+) -> Iterator[dist.TorchDistribution]:
+    """The distribution of the observations, batch ``[n]``, under one draw of the sites after another.
+
+    Args and errors are those of `predictive_draws`.
+    """
+    for values in site_draws(model, belief, draws, stream):
+        with torch.no_grad():
+            fn = model.observation(values, x)
+        yield fn
+
+
+def site_draws(
+    model: DeclaredModel, belief: Belief, draws: int, stream: torch.Generator
+) -> Iterator[dict[str, Tensor]]:
+    """Draws of all of a model's sites: from the belief, or where it says nothing from the model's own priors."""
     if draws < 1:
         raise UserError(f"draws is {draws}; a posterior predictive needs at least 1")
     if belief.stacked:
-        raise UserError("predictive_draws takes one client's belief; select one with .client(i)")
+        raise UserError("this takes one client's belief; select one with .client(i)")
+    silent = set(model.declaration.shapes) - set(belief.names)
     for _ in range(draws):
-        yield _predict(model, belief.sample(generator=stream), x, chunk)
+        values = belief.sample(generator=stream)
+        if silent:
+            values = _completed(model, values, stream)
+        yield values
 
 
 def mean_predictive(
-    model: BayesianModel, belief: MeanFieldGaussian, x: Tensor, *, chunk: int = CHUNK
+    model: DeclaredModel, belief: Belief, x: Tensor, *, chunk: int = CHUNK
 ) -> Tensor:
-    """Prediction at the belief's mean weights, ``[n, C]``: no Bayesian average, for comparison."""
+    """Prediction at the belief's mean, ``[n, C]`` or ``[n]``: no Bayesian average, for comparison."""
     return _predict(model, belief.loc, x, chunk)
 
 
 def posterior_predictive(
-    model: BayesianModel,
-    belief: MeanFieldGaussian,
+    model: DeclaredModel,
+    belief: Belief,
     x: Tensor,
     *,
     draws: int = 10,
@@ -86,6 +120,7 @@ def posterior_predictive(
         UserError: ``draws`` below 1, or x whose rows do not match the clients.
 
     Example:
+        >>> from pyro_pfedbayes.models.bayesian import BayesianModel
         >>> from pyro_pfedbayes.models.likelihoods import Categorical
         >>> from pyro_pfedbayes.models.networks import mlp
         >>> model = BayesianModel(mlp([4, 8, 3]), Categorical(3))
@@ -105,8 +140,8 @@ def posterior_predictive(
 
 
 def _average(
-    model: BayesianModel,
-    belief: MeanFieldGaussian,
+    model: DeclaredModel,
+    belief: Belief,
     x: Tensor,
     draws: int,
     seed: int,
@@ -121,7 +156,17 @@ def _average(
     return total / draws
 
 
-def _predict(model: BayesianModel, weights: Mapping[str, Tensor], x: Tensor, chunk: int) -> Tensor:
+def _predict(model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor, chunk: int) -> Tensor:
     with torch.no_grad():
-        parts = [model.likelihood.predict(model.outputs(weights, part)) for part in x.split(chunk)]
+        parts = [model.predict(values, part) for part in x.split(chunk)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _completed(
+    model: DeclaredModel, values: Mapping[str, Tensor], stream: torch.Generator
+) -> dict[str, Tensor]:
+    """Values of all sites: those not given are drawn from the model's own priors."""
+    seed = int(torch.randint(2**62, (1,), generator=stream, device=stream.device))
+    with seeded(seed), torch.no_grad():
+        nodes = site_trace(poutine.condition(model.sites_program, data=dict(values)))
+    return {name: nodes[name]["value"] for name in model.declaration.shapes}

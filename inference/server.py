@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from pyro_pfedbayes.families import GaussianRows
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.models.declared import Declaration
 from pyro_pfedbayes.moments import MomentAccumulator
 
-__all__ = ["MeanAccumulator", "closed_form", "momentum_step"]
+__all__ = ["MeanAccumulator", "averaged", "closed_form", "momentum_step", "project"]
+
+Tensors = Mapping[str, Tensor]
 
 
 def closed_form(uploads: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -33,6 +37,48 @@ def closed_form(uploads: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tenso
 def momentum_step(previous: Tensor, average: Tensor, beta: float) -> Tensor:
     """V <- (1 - beta) v + beta mean_i v_i, the server's step of Algorithm 1 (Zhang et al. 2022, section 4)."""
     return (1.0 - beta) * previous + beta * average
+
+
+def project(
+    declared: Declaration, uploads: Iterable[tuple[Tensors, Tensor]], previous: Tensors
+) -> dict[str, Tensor]:
+    """What the server holds next: the w of its family nearest to what clients sent, and averages of everything else.
+
+    Args:
+        declared: Families and sites.
+        uploads: Chunks of what S clients sent, and their weights ``[S]``.
+        previous: The present w.
+    """
+    moments, mean = MomentAccumulator(), MeanAccumulator()
+    gathered: list[tuple[GaussianRows, Tensor]] = []
+    for tensors, weights in uploads:
+        sent = dict(tensors)
+        if declared.shared.shapes:
+            rows = GaussianRows(sent.pop("loc"), sent.pop("scale"), sent.pop("factor", None))
+            if declared.mean_field:
+                # The paper's closed form needs sums only, so memory does not grow with the clients.
+                q = {"theta": rows.loc}, {"theta": rows.scale}
+                moments.add(MeanFieldGaussian.unchecked(*q, stacked=True), weights)
+            else:
+                gathered.append((rows, weights))
+        mean.add(sent, weights)
+    averages = mean.result()
+    if not declared.shared.shapes:
+        return averages
+    if declared.mean_field:
+        w = moments.result()
+        return {"loc": w.loc["theta"], "scale": w.scale["theta"], **averages}
+    rows = GaussianRows.cat([part for part, _ in gathered])
+    weights = torch.cat([part for _, part in gathered])
+    return {**declared.server.project(rows, weights, previous), **averages}
+
+
+def averaged(uploads: Iterable[tuple[Tensors, Tensor]]) -> dict[str, Tensor]:
+    """Weighted means over clients of all that they sent."""
+    mean = MeanAccumulator()
+    for tensors, weights in uploads:
+        mean.add(tensors, weights)
+    return mean.result()
 
 
 class MeanAccumulator:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.inference.algorithms.base import Algorithm, Tensors
+from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["FederationState", "gather_rows", "row_copies"]
 
@@ -43,6 +44,7 @@ class FederationState:
 
 def gather_rows(
     algorithm: Algorithm,
+    model: DeclaredModel,
     server: Tensors,
     rows: Rows,
     clients: Sequence[int],
@@ -55,7 +57,7 @@ def gather_rows(
     known = [rows.get(i, {}) for i in clients]
     names = dict.fromkeys(name for row in known for name in row)
     complete = names and all(len(row) == len(names) for row in known)
-    fresh = {} if complete else algorithm.client_init(server, 1)
+    fresh = {} if complete else algorithm.client_init(model, server, 1)
     names |= dict.fromkeys(fresh)
     return {
         name: torch.stack(

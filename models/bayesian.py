@@ -2,64 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import torch
-import torch.nn.functional as F
 from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.layout import FlatLayout
-from pyro_pfedbayes.models.likelihoods import Likelihood
+from pyro_pfedbayes.models.declared import Declaration, Outcome, PrivateGuide
+from pyro_pfedbayes.models.likelihoods import Likelihood, check_exposure
+from pyro_pfedbayes.models.roles import PriorSpec, Role, assign_roles
 from pyro_pfedbayes.models.settings import local_parameters
+from pyro_pfedbayes.models.sites import (
+    Site,
+    constrained,
+    find_sites,
+    seeded,
+    site_trace,
+    typical_values,
+)
+from pyro_pfedbayes.models.weights import (
+    PAPER_RHO,
+    TensorTable,
+    check_prior,
+    constants_of,
+    initial_gaussian,
+    refuse_hidden_randomness,
+    weights_of,
+)
 
-__all__ = ["BayesianModel", "TensorTable", "initial_gaussian"]
+__all__ = ["BayesianModel"]
 
-PAPER_RHO = -2.5
-"""Initial rho of every weight: the best of the paper's sweep (Zhang et al. 2022, appendix B.1)."""
-
-
-class TensorTable(nn.Module):
-    """Buffers under names that may contain dots, which ``register_buffer`` alone refuses."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self._names = tuple(tensors)
-        for name, tensor in tensors.items():
-            self.register_buffer(name.replace(".", "/"), tensor)
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """Names and tensors, in the order given at construction."""
-        return [(name, self.get_buffer(name.replace(".", "/"))) for name in self._names]
-
-
-def initial_gaussian(network: nn.Module, rho: float = PAPER_RHO) -> MeanFieldGaussian:
-    """The server's Gaussian before any training.
-
-    Args:
-        network: Module whose parameters, as they stand, become the means.
-        rho: Every standard deviation is ``softplus(rho)``.
-
-    Returns:
-        An unstacked Gaussian over the network's named weights.
-
-    Raises:
-        UserError: ``rho`` whose softplus is not a positive finite number in the network's dtype.
-    """
-    loc = {name: weight.detach().clone() for name, weight in _weights(network).items()}
-    if not loc:
-        raise UserError(
-            "the network has no weights to learn: there is nothing to be Bayesian about"
-        )
-    scale = {name: F.softplus(torch.full_like(weight, rho)) for name, weight in loc.items()}
-    if not all(bool((s > 0).all() and s.isfinite().all()) for s in scale.values()):
-        raise UserError(f"rho = {rho} gives a standard deviation of 0 or infinity; try {PAPER_RHO}")
-    return MeanFieldGaussian(loc, scale)
+HYPER_SCALE = 0.1
+"""Standard deviation of q^i over hyper-parameters in the beginning, in unconstrained coordinates."""
 
 
 class BayesianModel(PyroModule):  # type: ignore[misc]
@@ -83,10 +66,15 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         prior: The Gaussian to draw weights from; unstacked (shared by the cohort) or one a client.
         zeta: Weight of the KL divergence, > 0. The paper's theory asks for at least 1.
         data_scale: Factor on the log-likelihood, a number or one a client ``[N]``: n_i / b.
+        roles: Which weights are shared, private or points, by name pattern: ``{"head.*": Private(Normal(0, 1))}``.
+        server: Family of the server's w; default mean-field Gaussian.
+        guide: Family of the clients' q^i over the shared weights; default mean-field Gaussian.
+        private_guide: Makes a Pyro AutoGuide for the private sites, such as ``AutoMultivariateNormal``.
+        first_prior: Prior of every shared weight in the first round, in place of the server's start.
 
     Raises:
         UserError: zeta not positive and finite, a network without weights, with batch norm or dropout, a prior over
-            other weights.
+            other weights, roles that match nothing or clash, families without a projection.
 
     Example:
         >>> from pyro_pfedbayes.models.networks import mlp
@@ -109,14 +97,19 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         prior: MeanFieldGaussian | None = None,
         zeta: float = 1.0,
         data_scale: float | Tensor = 1.0,
+        roles: Mapping[str, Role | str] | None = None,
+        server: ServerFamily | None = None,
+        guide: ClientFamily | None = None,
+        private_guide: PrivateGuide | None = None,
+        first_prior: PriorSpec | None = None,
     ) -> None:
         # A PyroModule decides at its construction where its parameters live.
         with local_parameters():
             super().__init__()
-        _refuse_hidden_randomness(network)
-        shapes = {name: tuple(weight.shape) for name, weight in _weights(network).items()}
+        refuse_hidden_randomness(network)
+        shapes = {name: tuple(weight.shape) for name, weight in weights_of(network).items()}
         prior = initial_gaussian(network, rho) if prior is None else prior
-        _check_prior(prior, shapes)
+        check_prior(prior, shapes)
         if not (zeta > 0 and zeta < float("inf")):
             raise UserError(
                 f"zeta is {zeta}; it must be a positive number (the paper uses 0.5 to 20)"
@@ -128,15 +121,66 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         self.prior_loc = TensorTable(prior.loc)
         self.prior_scale = TensorTable(prior.scale)
         self._prior_stacked = prior.stacked
-        self.constants = TensorTable(_constants(network, like=next(iter(prior.loc.values()))))
+        self.constants = TensorTable(constants_of(network, like=next(iter(prior.loc.values()))))
         for name, value in (("zeta", zeta), ("data_scale", data_scale)):
             tensor = torch.as_tensor(value, dtype=prior.dtype, device=prior.device)
             self.register_buffer(name, tensor)
+        self._declared: dict[str, Any] = {
+            "roles": roles,
+            "server": server,
+            "guide": guide,
+            "private_guide": private_guide,
+            "first_prior": first_prior,
+        }
+        self._declare(**self._declared)
+
+    def _declare(
+        self,
+        roles: Mapping[str, Role | str] | None,
+        first_prior: PriorSpec | None,
+        private_guide: PrivateGuide | None,
+        **families: Any,
+    ) -> None:
+        """Work out roles, own priors and the sites that those priors sample."""
+        # A pattern may also be meant for sites that the priors sample, which are not known yet.
+        patterns = {k: r for k, r in (roles or {}).items() if fnmatch.filter(self.weight_shapes, k)}
+        by_weight = assign_roles(self.weight_shapes, patterns)
+        self._own_priors: dict[str, PriorSpec] = {}
+        for name, role in by_weight.items():
+            if role.kind == "private":
+                self._own_priors[name] = role.prior or dist.Normal(0.0, 1.0)
+            elif role.kind == "shared" and first_prior is not None:
+                self._own_priors[name] = first_prior
+        _check_own_priors(self._own_priors)
+        sites = {name: Site(shape, len(shape), None) for name, shape in self.weight_shapes.items()}
+        self.hyper_sites: dict[str, Site] = {}
+        if any(not isinstance(spec, dist.Distribution) for spec in self._own_priors.values()):
+            with seeded(0):
+                found = find_sites(site_trace(self.sites_program))
+            self.hyper_sites = {k: site for k, site in found.items() if k not in sites}
+        self.sites = sites | self.hyper_sites
+        self.declaration = Declaration(
+            {name: site.shape for name, site in self.sites.items()},
+            assign_roles(self.sites, roles),
+            private_guide=private_guide,
+            own_prior=first_prior is not None or bool(self.hyper_sites),
+            **{k: v for k, v in families.items() if v is not None},
+        )
 
     @property
     def network(self) -> nn.Module:
         """The network, called with drawn weights only."""
         return self._network[0]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether an observation is a class or a number."""
+        return self.likelihood.outcome
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """Data columns that the likelihood takes beside the network's outputs."""
+        return () if self.likelihood.exposure is None else (self.likelihood.exposure,)
 
     @property
     def layout(self) -> FlatLayout:
@@ -150,13 +194,33 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
             dict(self.prior_loc.items()), dict(self.prior_scale.items()), self._prior_stacked
         )
 
+    @property
+    def start(self) -> MeanFieldGaussian:
+        """Where every site begins, in unconstrained coordinates: the prior's weights, and typical hyper-parameters."""
+        if not self.hyper_sites:
+            return self.prior
+        prior = self.prior
+        typical = typical_values(self.sites_program, (), self.hyper_sites, seed=0)
+        loc = dict(prior.loc) | {k: v.to(prior.device, prior.dtype) for k, v in typical.items()}
+        scale = {k: prior.scale.get(k, torch.full_like(v, HYPER_SCALE)) for k, v in loc.items()}
+        return MeanFieldGaussian(loc, scale)
+
     def with_prior(
         self, prior: MeanFieldGaussian, *, zeta: float = 1.0, data_scale: float | Tensor = 1.0
     ) -> BayesianModel:
-        """The same network and likelihood under another prior; this model is left as it is."""
+        """The same network, likelihood and declarations under another prior; this model is left as it is."""
         return BayesianModel(
-            self.network, self.likelihood, prior=prior, zeta=zeta, data_scale=data_scale
+            self.network,
+            self.likelihood,
+            prior=prior,
+            zeta=zeta,
+            data_scale=data_scale,
+            **self._declared,
         )
+
+    def moved(self, device: Any) -> BayesianModel:
+        """The same model on a device; this model is left as it is."""
+        return self.with_prior(self.prior.to(device))
 
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Network outputs for given weights.
@@ -174,17 +238,18 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
             out: Tensor = torch.func.functional_call(self.network, {**constants, **weights}, (x,))
             return out
 
+        own = {name: weights[name] for name in self.weight_shapes}
         name, shape = next(iter(self.weight_shapes.items()))
-        if weights[name].dim() == len(shape):
-            return call(dict(weights), x)
-        out: Tensor = torch.func.vmap(call)(dict(weights), x)
-        return out
+        if own[name].dim() == len(shape):
+            return call(own, x)
+        stacked: Tensor = _stacked_networks(call, own, x)
+        return stacked
 
     def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Run the generative program.
+        """Run the generative program of a cohort, all weights drawn from the prior.
 
         Args:
-            x: Inputs ``[N, b, *features]``, one row of examples a client.
+            x: Inputs ``[N, b, *features]``, one row of examples a client; covariates last.
             y: Observations ``[N, b]``; None to draw them.
             mask: Booleans ``[N, b]``, False where a row is padding that must not count. Padding must be finite.
 
@@ -200,49 +265,123 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
                     )
                     for name, loc in self.prior_loc.items()
                 }
-            outputs = self.outputs(weights, x)
-            observation = self.likelihood.distribution(outputs)
+            inputs, exposure = self._split(x)
+            outputs = self.outputs(weights, inputs)
+            observation = self.likelihood.distribution(outputs, exposure)
+            y, mask = self._known(y, mask)
             if mask is not None:
                 observation = observation.mask(mask)
             with poutine.scale(scale=self.data_scale):
                 pyro.sample("y", observation.to_event(1), obs=y)
         return outputs
 
+    def sites_program(self) -> dict[str, Tensor]:
+        """Draw one client's weights, each from its own prior if it has one, else from the Gaussian prior."""
+        drawn: dict[int, dist.TorchDistribution] = {}
+        weights = {}
+        for name, shape in self.weight_shapes.items():
+            spec = self._own_priors.get(name)
+            if spec is None:
+                fn = dist.Normal(
+                    *(dict(t.items())[name] for t in (self.prior_loc, self.prior_scale))
+                )
+            else:
+                if id(spec) not in drawn:
+                    # One declaration is one hierarchy: its own sites are sampled once, whatever it matches.
+                    drawn[id(spec)] = spec if isinstance(spec, dist.Distribution) else spec()
+                fn = drawn[id(spec)].expand(torch.Size(shape))
+            weights[name] = pyro.sample(name, fn.to_event(len(shape)))
+        return weights
 
-def _weights(network: nn.Module) -> dict[str, Tensor]:
-    """The parameters that are to be learnt."""
-    return {name: p for name, p in network.named_parameters() if p.requires_grad}
+    def client_program(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """The generative program of one client: inputs ``[b, *features]``, observations ``[b]``; returns outputs."""
+        weights = self.sites_program()
+        inputs, exposure = self._split(x)
+        outputs = self.outputs(weights, inputs)
+        observation = self.likelihood.distribution(outputs, exposure)
+        y, mask = self._known(y, None)
+        if mask is not None:
+            observation = observation.mask(mask)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", observation, obs=y)
+        return outputs
 
+    def transform(self, name: str) -> dist.transforms.Transform | None:
+        """From unconstrained coordinates to a site's own; None for the identity."""
+        return self.sites[name].transform
 
-def _constants(network: nn.Module, like: Tensor) -> dict[str, Tensor]:
-    """Copies of buffers and frozen parameters, where ``like`` is and in its floating dtype."""
-    frozen = {name: p for name, p in network.named_parameters() if not p.requires_grad}
-    return {
-        name: value.detach().to(
-            like.device, like.dtype if value.is_floating_point() else None, copy=True
-        )
-        for name, value in {**dict(network.named_buffers()), **frozen}.items()
-    }
+    def event_dim(self, name: str) -> int:
+        """Dimensions of a site that are one event."""
+        return self.sites[name].event_dim
 
+    def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Site values from unconstrained coordinates."""
+        return constrained(self.sites, values)
 
-def _check_prior(prior: MeanFieldGaussian, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    found = {name: tuple(prior.event_shape(name)) for name in prior.names}
-    for name in [*shapes, *found]:
-        if shapes.get(name) != found.get(name):
+    def observation(self, values: Mapping[str, Tensor], x: Tensor) -> dist.TorchDistribution:
+        """Distribution of the observations, batch ``[n]``, for given weights."""
+        inputs, exposure = self._split(x)
+        return self.likelihood.distribution(self.outputs(values, inputs), exposure)
+
+    def predict(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Class probabilities ``[n, C]`` or predictive means ``[n]``, for given weights."""
+        inputs, exposure = self._split(x)
+        return self.likelihood.predict(self.outputs(values, inputs), exposure)
+
+    def check_covariates(self, columns: Mapping[str, Tensor]) -> None:
+        """Refuse exposures that are not positive."""
+        for name, values in columns.items():
+            check_exposure(values, name)
+
+    def check_fits(self, x: Tensor, y: Tensor, where: str) -> None:
+        """Refuse data that network or likelihood cannot take."""
+        self.likelihood.check(y, where)
+        dtype = self.prior.dtype
+        if dtype != x.dtype:
             raise UserError(
-                f"weight {name!r}: the prior has shape {found.get(name)}, the network {shapes.get(name)}"
+                f"the network's weights are {dtype}, the inputs {x.dtype}; use network.float()"
             )
+        inputs, _ = self._split(x)
+        try:
+            with torch.no_grad():
+                outputs = self.outputs(self.prior.loc, inputs)
+        except (RuntimeError, ValueError, TypeError) as problem:
+            raise UserError(
+                f"the network does not take inputs of shape {list(inputs.shape[1:])} from {where}: {problem}"
+            ) from problem
+        self.likelihood.check_outputs(outputs, len(x))
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return (x[..., :-1], x[..., -1]) if self.covariates else (x, None)
+
+    def _known(self, y: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Take outcomes that are not known out of the mask, and put harmless ones in their place."""
+        if y is None or self.likelihood.missing == "refuse":
+            return y, mask
+        known = self.likelihood.known(y)
+        return torch.where(known, y, torch.zeros_like(y)), known if mask is None else known & mask
 
 
-def _refuse_hidden_randomness(network: nn.Module) -> None:
-    for name, module in network.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase):
+@pyro.poutine.runtime.effectful(type="network")  # type: ignore[untyped-decorator]
+def _stacked_networks(
+    call: Callable[[dict[str, Tensor], Tensor], Tensor], weights: dict[str, Tensor], x: Tensor
+) -> Tensor:
+    """Run a stack of networks; an operation that Pyro's handlers see, and may answer in another way."""
+    out: Tensor = torch.func.vmap(call)(weights, x)
+    return out
+
+
+def _check_own_priors(specs: Mapping[str, PriorSpec]) -> None:
+    for name, spec in specs.items():
+        if not isinstance(spec, dist.Distribution):
+            if not callable(spec):
+                raise UserError(
+                    f"prior of {name!r} is {spec!r}; give a distribution, or a function that returns one"
+                )
+            continue
+        if spec.batch_shape or spec.event_shape:
             raise UserError(
-                f"network layer {name!r} normalises by the batch, which a likelihood of independent "
-                "examples cannot have; use GroupNorm or LayerNorm"
+                f"prior of {name!r} has shape {list(spec.shape())}; give that of one scalar weight"
             )
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise UserError(
-                f"network layer {name!r} is dropout, a second source of randomness beside the "
-                "weights' own; remove it"
-            )
+        if spec.support.is_discrete:
+            raise UserError(f"prior of {name!r} is discrete; a weight needs a continuous one")

@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.errors import UserError
     from pyro_pfedbayes.gaussian import MeanFieldGaussian, kl_divergence
     from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
+    from pyro_pfedbayes.inference.beliefs import SiteBelief
     from pyro_pfedbayes.inference.elbo import ClientELBO
     from pyro_pfedbayes.inference.federation import Federation, Result
     from pyro_pfedbayes.inference.guides import MeanFieldGuide
+    from pyro_pfedbayes.inference.mcmc import nuts_draws
     from pyro_pfedbayes.inference.predictive import posterior_predictive
+    from pyro_pfedbayes.inference.reparameterization import Flipout, LocalReparameterization
     from pyro_pfedbayes.models.bayesian import BayesianModel
     from pyro_pfedbayes.models.likelihoods import Categorical
     from pyro_pfedbayes.models.networks import mlp, vgg
+    from pyro_pfedbayes.models.pretrained import pretrained
+    from pyro_pfedbayes.models.program import ProgramModel
+    from pyro_pfedbayes.models.roles import Private
+    from pyro_pfedbayes.models.spec import DataSpec
     from pyro_pfedbayes.moments import MomentAccumulator, barycentre
     from pyro_pfedbayes.partition import (
         Partition,
@@ -43,38 +50,51 @@ _HOMES = {
     "BayesianModel": "models.bayesian",
     "Categorical": "models.likelihoods",
     "ClientELBO": "inference.elbo",
+    "DataSpec": "models.spec",
     "Dataset": "datasets",
     "FederatedData": "clients",
     "Federation": "inference.federation",
+    "Flipout": "inference.reparameterization",
+    "LocalReparameterization": "inference.reparameterization",
     "MeanFieldGaussian": "gaussian",
     "MeanFieldGuide": "inference.guides",
     "MomentAccumulator": "moments",
     "PFedBayes": "inference.algorithms.pfedbayes",
     "Partition": "partition",
+    "Private": "models.roles",
+    "ProgramModel": "models.program",
     "Result": "inference.federation",
+    "SiteBelief": "inference.beliefs",
     "UserError": "errors",
     "barycentre": "moments",
     "kl_divergence": "gaussian",
     "load_dataset": "datasets",
     "load_datatree": "datatree",
     "mlp": "models.networks",
+    "nuts_draws": "inference.mcmc",
     "partition_column": "partition",
     "partition_dirichlet": "partition",
     "partition_labels": "partition",
     "partition_quantity": "partition",
     "posterior_predictive": "inference.predictive",
+    "pretrained": "models.pretrained",
     "save_datatree": "datatree",
     "to_datatree": "datatree",
     "vgg": "models.networks",
 }
 
-__all__ = [*sorted(_HOMES)]
+# Families and likelihoods share names with distributions, so they stay in their modules.
+_MODULES = {"families": "families", "likelihoods": "models.likelihoods"}
+
+__all__ = [*sorted(_HOMES | _MODULES)]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module on first use (PEP 562)."""
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.datasets import Dataset
-from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.partition import PARTS, Partition
 from pyro_pfedbayes.randomness import generator
 
@@ -28,7 +29,7 @@ class BatchPlan:
         sizes: n_i, float32 ``[S]``.
         counts: Examples in a batch that count, min(b, n_i), float32 ``[S]``.
         x: The shared inputs, ``[n, *features]``.
-        y: The shared labels, int64 ``[n]``.
+        y: The shared outcomes ``[n]``: labels int64, numbers float32.
     """
 
     index: Tensor
@@ -96,8 +97,13 @@ class FederatedData:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes C of the data set."""
+        """Number of classes C of the data set; 0 if its outcomes are numbers."""
         return self.dataset.num_classes
+
+    @property
+    def outcome(self) -> Literal["class", "number"]:
+        """What there is to predict."""
+        return self.dataset.outcome
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
@@ -140,6 +146,47 @@ class FederatedData:
     def to(self, device: torch.device | str) -> FederatedData:
         """The same clients with the shared tensors on ``device``."""
         return replace(self, dataset=self.dataset.to(device))
+
+    def with_covariates(self, names: Sequence[str]) -> FederatedData:
+        """The same clients with columns of the data set appended to a table ``x``, in their own units.
+
+        Args:
+            names: Names of ``dataset.columns``; they become the last columns of x, in this order.
+
+        Returns:
+            Clients whose x is ``[n, columns + len(names)]``; this object if there are no names.
+
+        Raises:
+            UserError: If inputs are images, there is no such column, it holds texts, or a value is NaN
+                or beyond float32's range.
+
+        Example:
+            >>> from pyro_pfedbayes.datasets import Dataset
+            >>> days = {"days": torch.tensor([30.0, 7.0])}
+            >>> visits = Dataset("visits", torch.zeros(2, 1), torch.tensor([4.0, 1.0]), (), columns=days)
+            >>> nobody, everybody = torch.arange(0), torch.arange(2)
+            >>> data = FederatedData(visits, Partition("all", (everybody,), (nobody,), (nobody,)))
+            >>> data.with_covariates(["days"]).dataset.x.tolist()
+            [[0.0, 30.0], [0.0, 7.0]]
+        """
+        if not names:
+            return self
+        dataset = self.dataset
+        if dataset.x.ndim != 2:
+            raise UserError(
+                f"{dataset.name}: the model wants column {names[0]!r} beside the inputs, which only "
+                f"tables can have; x holds images {list(dataset.feature_shape)}"
+            )
+        added = torch.stack([_covariate(dataset, name) for name in names], 1)
+        scaling = dataset.scaling
+        if scaling is not None:
+            # Appended as they are.
+            scaling = (
+                torch.cat([scaling[0], scaling[0].new_zeros(len(names))]),
+                torch.cat([scaling[1], scaling[1].new_ones(len(names))]),
+            )
+        x = torch.cat([dataset.x, added], 1)
+        return replace(self, dataset=replace(dataset, x=x, scaling=scaling))
 
     def compact(self) -> FederatedData:
         """The same clients on a smaller data set: without the examples that nobody holds."""
@@ -217,6 +264,33 @@ class FederatedData:
                 raise UserError(
                     f"no client {client}: there are {self.num_clients}, numbered from 0"
                 )
+
+
+def _covariate(dataset: Dataset, name: str) -> Tensor:
+    """A column as float32 ``[n]``, if a model can compute with it."""
+    if name not in dataset.columns:
+        held = ", ".join(dataset.columns) or "none"
+        why = f": {dataset.set_aside[name]}" if name in dataset.set_aside else ""
+        raise UserError(
+            f"{dataset.name}: the model wants column {name!r}, which there is not{why}"
+            f"{nearest(name, dataset.columns)} (columns: {held})"
+        )
+    if name in dataset.column_values:
+        raise UserError(
+            f"{dataset.name}: the model wants column {name!r} as numbers, but it holds texts such "
+            f"as {dataset.column_values[name][0]!r}"
+        )
+    values = dataset.columns[name]
+    # Also what overflows in float32 becomes infinite.
+    covariate = values.to(torch.float32)
+    wrong = ~covariate.isfinite()
+    if bool(wrong.any()):
+        row = int(wrong.int().argmax())
+        raise UserError(
+            f"{dataset.name}: column {name!r} is {values[row].item()} in row {row}: "
+            "wanted finite numbers within float32's range"
+        )
+    return covariate
 
 
 def _fill(batches: Tensor, examples: Tensor, stream: torch.Generator) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib
+import math
 import os
 import pickle
 import sys
@@ -23,11 +24,12 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from pyro_pfedbayes.embedded import TABLES, load_table
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.npz import read_npz
 
@@ -42,8 +44,9 @@ class Dataset:
         name: What to call it in reports.
         x: Inputs, float32 ``[n, *features]``: images ``[n, C, H, W]`` in [-1, 1], tables ``[n,
             columns]``.
-        y: Labels, int64 ``[n]``, in ``0 .. len(classes) - 1``.
-        classes: Names of the classes, in the order of the labels.
+        y: Outcomes ``[n]``. Classes: int64, in ``0 .. len(classes) - 1``, or -1 where the label is
+            unknown. Numbers: float32, NaN where the outcome is missing.
+        classes: Names of the classes, in the order of the labels; none if the outcomes are numbers.
         test_mask: bool ``[n]``, True for examples of the data set's own test part; None if it has
             none.
         columns: Further values, one an example (``[n]`` each), such as the site that it came from.
@@ -51,15 +54,20 @@ class Dataset:
         scaling: If a table was standardised: (loc, scale), float64 ``[columns]``; ``x = (raw - loc)
             / scale``.
         set_aside: Names of a file's further arrays that are not columns, and why, in words.
+        target_scaling: If numbers were standardised: (loc, scale); ``y = (raw - loc) / scale``.
 
     Raises:
-        UserError: If shapes, types, labels or lengths do not fit, or an input is NaN or infinite.
+        UserError: If shapes, types, labels or lengths do not fit, an input is NaN or infinite, or an
+            outcome is infinite.
 
     Example:
         >>> import torch
         >>> data = Dataset("toy", torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]), ("no", "yes"))
         >>> len(data), data.num_classes, data.feature_shape
         (4, 2, (2,))
+        >>> prices = Dataset("prices", torch.zeros(2, 3), torch.tensor([9.5, float("nan")]), ())
+        >>> prices.outcome, prices.num_classes, prices.known.tolist()
+        ('number', 0, [True, False])
     """
 
     name: str
@@ -71,6 +79,7 @@ class Dataset:
     column_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scaling: tuple[Tensor, Tensor] | None = None
     set_aside: Mapping[str, str] = field(default_factory=dict)
+    target_scaling: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
@@ -82,9 +91,10 @@ class Dataset:
                 f"{self.name}: x must be float32 [n, *features], "
                 f"not {self.x.dtype} {list(self.x.shape)}"
             )
-        if self.y.dtype != torch.int64 or self.y.ndim != 1:
+        if self.y.dtype not in (torch.int64, torch.float32) or self.y.ndim != 1:
             raise UserError(
-                f"{self.name}: y must be int64 [n], not {self.y.dtype} {list(self.y.shape)}"
+                f"{self.name}: y must be int64 [n] for classes, or float32 [n] for numbers, "
+                f"not {self.y.dtype} {list(self.y.shape)}"
             )
         parts = {"y": self.y, **self.columns}
         if self.test_mask is not None:
@@ -97,12 +107,7 @@ class Dataset:
                     f"{self.name}: x and {part} have different lengths: "
                     f"{n} and {list(values.shape)}"
                 )
-        low, high = int(self.y.min()), int(self.y.max())
-        if low < 0 or high >= len(self.classes):
-            raise UserError(
-                f"{self.name}: labels out of range: y holds {low} to {high}, "
-                f"the {len(self.classes)} classes want 0 to {len(self.classes) - 1}"
-            )
+        self._check_outcomes()
         # The extremes pass on NaN, and need no second tensor of the size of x.
         least, most = torch.aminmax(self.x)
         if not bool(least.isfinite() & most.isfinite()):
@@ -112,14 +117,63 @@ class Dataset:
                 f"first in row {int(bad.int().argmax())}"
             )
 
+    def _check_outcomes(self) -> None:
+        if self.outcome == "class":
+            if self.target_scaling is not None:
+                raise UserError(f"{self.name}: target_scaling is for numbers; y holds classes")
+            low, high = int(self.y.min()), int(self.y.max())
+            if low < -1 or high >= len(self.classes):
+                raise UserError(
+                    f"{self.name}: labels out of range: y holds {low} to {high}, "
+                    f"the {len(self.classes)} classes want 0 to {len(self.classes) - 1}, "
+                    "or -1 for an unknown one"
+                )
+            return
+        if self.classes:
+            raise UserError(
+                f"{self.name}: y is float32, so it holds numbers, but there are names of "
+                f"{len(self.classes)} classes: give y as int64, or classes as ()"
+            )
+        infinite = self.y.isinf()
+        if bool(infinite.any()):
+            row = int(infinite.int().argmax())
+            raise UserError(
+                f"{self.name}: y is infinite in row {row}; a missing outcome is written as NaN"
+            )
+        if self.target_scaling is not None:
+            loc, scale = self.target_scaling
+            if not (math.isfinite(loc) and 0 < scale < math.inf):
+                raise UserError(
+                    f"{self.name}: target_scaling is {self.target_scaling}: wanted a finite loc and "
+                    "a scale above 0"
+                )
+
     def __len__(self) -> int:
         """Number of examples n."""
         return int(self.x.shape[0])
 
     @property
     def num_classes(self) -> int:
-        """Number of classes C."""
+        """Number of classes C; 0 if the outcomes are numbers."""
         return len(self.classes)
+
+    @property
+    def outcome(self) -> Literal["class", "number"]:
+        """What ``y`` holds."""
+        return "number" if self.y.is_floating_point() else "class"
+
+    @property
+    def known(self) -> Tensor:
+        """Examples whose outcome is known, bool ``[n]``: neither -1 nor NaN."""
+        return ~self.y.isnan() if self.outcome == "number" else self.y >= 0
+
+    @property
+    def raw_y(self) -> Tensor:
+        """Outcomes in their own units, ``[n]``: without ``target_scaling``."""
+        if self.target_scaling is None:
+            return self.y
+        loc, scale = self.target_scaling
+        return (self.y.double() * scale + loc).float()
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
@@ -162,31 +216,35 @@ def load_dataset(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     standardise: bool = True,
+    target: str = "auto",
 ) -> Dataset:
     """Load a data set by name, or a user's own from an ``.npz`` file.
 
-    ``digits`` is embedded in scikit-learn (1,797 images of 8 x 8). ``mnist``, ``fmnist`` and
-    ``cifar10`` come through torchvision, from ``data_dir`` if they are there and by download
-    otherwise. Images are scaled to [-1, 1].
+    ``digits`` is embedded in scikit-learn (1,797 images of 8 x 8), as are the tables ``diabetes``
+    (its outcome is a number), ``breast-cancer`` and ``wine``. ``mnist``, ``fmnist`` and ``cifar10``
+    come through torchvision, from ``data_dir`` if they are there and by download otherwise. Images
+    are scaled to [-1, 1].
 
     An ``.npz`` holds ``x, y`` or ``x_train, y_train, x_test, y_test``. Two dimensions make a table,
     three or four images ``(n, H, W)``, ``(n, H, W, C)`` or ``(n, C, H, W)`` (the shorter of the two
     outer axes is the channels; the last, if they are equal). Integer images hold 0 to 255 (or 0 and
     1 only); float images hold [-1, 1], which is kept, or [0, 1], which becomes [-1, 1]; any other
-    range is refused, as nobody can tell what it means. Labels are integers 0 to C - 1; an optional
-    array ``classes`` of texts names them. Any other array with one value an example (``site``; or
+    range is refused, as nobody can tell what it means. Labels are integers 0 to C - 1, or -1 where
+    unknown; an optional array ``classes`` of texts names them. Outcomes that are numbers are floats,
+    NaN where missing (see ``target``). Any other array with one value an example (``site``; or
     the pair ``site_train``, ``site_test``) becomes a column, by which clients can be told apart;
     arrays of other shapes are left aside. Nothing is unpickled.
 
     Args:
-        name_or_path: ``digits``, ``mnist``, ``fmnist``, ``cifar10``, or a path that ends in
-            ``.npz``.
+        name_or_path: One of ``DATASETS``, or a path that ends in ``.npz``.
         data_dir: Folder of the torchvision data sets (``MNIST/raw``, ``FashionMNIST/raw``,
             ``cifar-10-batches-py``); default :func:`default_data_dir`.
         download: Whether a data set that is not there may be downloaded.
         standardise: Whether the columns of a table are brought to mean 0 and standard deviation 1
             over its training rows (all rows, if it has no test part of its own). Images are not
             touched by it.
+        target: What ``y`` of an ``.npz`` holds: ``"class"``, ``"number"``, or ``"auto"``: numbers if
+            it holds floats of which one is NaN or not whole, and no array ``classes``; else classes.
 
     Returns:
         The data set, training part first; see :class:`Dataset` for shapes.
@@ -202,7 +260,7 @@ def load_dataset(
     text = os.fspath(name_or_path)
     if text.endswith(".npz"):
         path = Path(text).expanduser()
-        return Dataset(path.stem, **read_npz(path, standardise=standardise))
+        return Dataset(path.stem, **read_npz(path, standardise=standardise, target=target))
     name = _ALIASES.get(text.lower(), text)
     if name not in DATASETS:
         known = ", ".join(DATASETS)
@@ -212,6 +270,8 @@ def load_dataset(
         )
     if name == "digits":
         return _load_digits()
+    if name in TABLES:
+        return Dataset(name, **load_table(name, standardise=standardise))
     folder = default_data_dir() if data_dir is None else Path(data_dir).expanduser()
     return _load_torchvision(name, folder, download)
 
@@ -256,13 +316,14 @@ _UNREADABLE = (
     *(RuntimeError, OSError, EOFError, ValueError, TypeError, AssertionError),
     *(KeyError, IndexError, zlib.error, pickle.UnpicklingError, http.client.HTTPException),
 )
-DATASETS: tuple[str, ...] = ("digits", *_SOURCES)
+DATASETS: tuple[str, ...] = ("digits", *_SOURCES, *TABLES)
 """Names that :func:`load_dataset` knows."""
 # Without these, the nearest name to "fashion-mnist" would be "mnist".
 _ALIASES = {
     **{name: name for name in DATASETS},
     **{"fashion-mnist": "fmnist", "fashionmnist": "fmnist", "fashion_mnist": "fmnist"},
     **{"cifar-10": "cifar10", "cifar_10": "cifar10"},
+    **{"breast_cancer": "breast-cancer", "breastcancer": "breast-cancer"},
 }
 
 

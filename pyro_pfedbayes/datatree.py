@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_pfedbayes.datatree_core import (
+    MAX_CELLS,
+    as_array,
+    assemble,
+    check_lengths,
+    checked_attrs,
+    client_means,
+    integers,
+)
 from pyro_pfedbayes.errors import UserError
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["MAX_CELLS", "for_client", "load_datatree", "save_datatree", "to_datatree"]
-
-MAX_CELLS = 10_000_000
-"""Most draws times observations in one tree: about 60 MB before compression, 35 MB on disk."""
 
 Array = NDArray[Any]
 _ENGINE: Literal["h5netcdf"] = "h5netcdf"
@@ -61,7 +67,7 @@ def to_datatree(
     Args:
         draws: Class probabilities ``[n, C]``, one tensor or array a draw of the weights; or all of them as
             ``[K, n, C]``.
-        y: True labels ``[n]``, integers.
+        y: True labels ``[n]``, integers; -1 where unknown: the log-likelihood is NaN there, and no metric counts it.
         client: Number of the client that each observation belongs to, ``[n]``.
         classes: Names of the C classes; default ``"0"``, ``"1"``, ….
         names: Names of the clients, by number; default their numbers.
@@ -85,13 +91,11 @@ def to_datatree(
         >>> tree["client_metrics"]["accuracy"].sel(client=3).values.tolist()
         [[1.0, 0.0]]
     """
-    labels, owner = _integers(y, "y"), _integers(client, "client")
+    labels, owner = integers(y, "y"), integers(client, "client")
     table = _Draws(draws, labels, seed)
-    places = np.arange(len(labels)) if index is None else _integers(index, "index")
-    for what, values in (("client", owner), ("index", places)):
-        if len(values) != len(labels):
-            raise UserError(f"{what} has {len(values)} entries for {len(labels)} observations")
-    return _assemble(table, labels, owner, places, classes, names, _checked_attrs(attrs or {}))
+    places = np.arange(len(labels)) if index is None else integers(index, "index")
+    check_lengths(len(labels), client=owner, index=places)
+    return _assemble(table, labels, owner, places, classes, names, checked_attrs(attrs or {}))
 
 
 def for_client(tree: xr.DataTree, client: int) -> xr.DataTree:
@@ -201,7 +205,7 @@ class _Draws:
             entropy += _entropy(probs)
             labels.append(_sample(probs, rng))
             likelihood = np.maximum(probs[rows, y], np.finfo(np.float32).tiny)
-            log_likelihood.append(np.log(likelihood).astype(np.float32))
+            log_likelihood.append(np.log(np.where(y < 0, np.nan, likelihood)).astype(np.float32))
             accuracies.append(probs.argmax(1) == y)
         if not labels:
             raise UserError("there are no draws")
@@ -221,15 +225,12 @@ def _assemble(
     names: Sequence[str] | None,
     attrs: dict[str, str | int | float],
 ) -> xr.DataTree:
-    import arviz_base
-    import xarray as xr
-
     present, place = np.unique(owner, return_inverse=True)
     metrics = {
-        "accuracy": _client_means(table.right, place, len(present)),
-        "nll": _client_means(-table.log_likelihood, place, len(present)),
+        "accuracy": client_means(table.right, place, len(present), y >= 0),
+        "nll": client_means(-table.log_likelihood, place, len(present), y >= 0),
     }
-    tree = arviz_base.from_dict(
+    return assemble(
         {
             "posterior_predictive": {"y": table.labels[None]},
             "log_likelihood": {"y": table.log_likelihood[None]},
@@ -237,26 +238,11 @@ def _assemble(
             "observed_data": {"y": y.astype(np.int16)},
             "constant_data": {"index": index},
         },
-        dims={
-            "y": ["observation"],
-            "index": ["observation"],
-            **{name: ["client"] for name in metrics},
-        },
-        coords={"observation": np.arange(len(y)), "client": present},
-        attrs={"/": attrs},
+        _statistics(table, classes),
+        owner,
+        names,
+        attrs,
     )
-    tree["observation_stats"] = xr.DataTree(_statistics(table, classes))
-    texts = [str(client) if names is None else str(names[client]) for client in present]
-
-    def with_owner(group: xr.Dataset) -> xr.Dataset:
-        if "observation" in group.dims:
-            group = group.assign_coords(client_of=("observation", owner.astype(np.int32)))
-        if "client" in group.dims:
-            group = group.assign_coords(client_name=("client", texts))
-        return group
-
-    out: xr.DataTree = tree.map_over_datasets(with_owner)
-    return out
 
 
 def _statistics(table: _Draws, classes: Sequence[str] | None) -> xr.Dataset:
@@ -286,7 +272,7 @@ def _statistics(table: _Draws, classes: Sequence[str] | None) -> xr.Dataset:
 
 
 def _probabilities(draw: Any, number: int, n: int, num_classes: int | None) -> Array:
-    probs = _array(draw).astype(np.float64)
+    probs = as_array(draw).astype(np.float64)
     if probs.ndim != 2 or len(probs) != n or num_classes not in (None, probs.shape[1]):
         wanted = f"[{n}, {num_classes or 'C'}]"
         raise UserError(f"draw {number} has shape {list(probs.shape)}; wanted {wanted}")
@@ -296,7 +282,7 @@ def _probabilities(draw: Any, number: int, n: int, num_classes: int | None) -> A
 
 
 def _check_labels(y: NDArray[np.int64], num_classes: int) -> None:
-    wrong = (y < 0) | (y >= num_classes)
+    wrong = (y < -1) | (y >= num_classes)
     if wrong.any():
         raise UserError(
             f"label {y[wrong][0]} is out of range; there are classes 0 to {num_classes - 1}"
@@ -315,37 +301,6 @@ def _entropy(probs: Array) -> Array:
     """Entropy of each row in nats."""
     out: Array = -(probs * np.log(np.maximum(probs, np.finfo(np.float64).tiny))).sum(1)
     return out
-
-
-def _client_means(values: Array, place: Array, clients: int) -> NDArray[np.float32]:
-    """Mean of ``values [K, n]`` over each client's observations, ``[K, clients]``."""
-    sizes = np.bincount(place, minlength=clients)
-    sums = [np.bincount(place, weights=row, minlength=clients) for row in values]
-    return (np.stack(sums) / sizes).astype(np.float32)
-
-
-def _array(values: Any) -> Array:
-    """A tensor, on whatever device, or anything NumPy understands."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    return np.asarray(values)
-
-
-def _integers(values: Any, what: str) -> NDArray[np.int64]:
-    array = _array(values)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(
-            f"{what} must be integers, one an observation, not {array.dtype} {list(array.shape)}"
-        )
-    return array.astype(np.int64)
-
-
-def _checked_attrs(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
-    for name, value in attrs.items():
-        # netCDF has no truth values, no None and no nesting.
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise UserError(f"attribute {name!r} is {value!r}; a file keeps texts and numbers")
-    return dict(attrs)
 
 
 def _listed(values: Array) -> str:

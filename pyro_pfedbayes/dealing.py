@@ -21,6 +21,7 @@ __all__ = [
     "fill_empty",
     "hold_out",
     "label_sets",
+    "quantile_bins",
     "shuffled",
     "stream",
 ]
@@ -103,6 +104,31 @@ def hold_out(
     rank[by_kind] = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
     out = rank < quota[kind]
     return np.sort(index[~out]), np.sort(index[out])
+
+
+def quantile_bins(y: NDArray[np.floating], bins: int) -> Index:
+    """Number each value's quantile bin, 0 to ``bins - 1``; -1 for NaN.
+
+    Edges are quantiles of the known values. Where many values are equal, bins differ in size, and some
+    may be empty.
+
+    Args:
+        y: Numbers ``[n]``, NaN where missing.
+        bins: Number of bins.
+
+    Returns:
+        int64 ``[n]``.
+
+    Example:
+        >>> quantile_bins(np.array([10.0, np.nan, 40.0, 20.0, 30.0]), 2)
+        array([ 0, -1,  1,  0,  1])
+    """
+    out: Index = np.full(len(y), -1, dtype=np.int64)
+    known = ~np.isnan(y)
+    if known.any():
+        edges = np.quantile(y[known].astype(np.float64), np.arange(1, bins) / bins)
+        out[known] = np.searchsorted(edges, y[known], side="left")
+    return out
 
 
 def fill_empty(shares: list[Index], rng: np.random.Generator) -> list[Index]:

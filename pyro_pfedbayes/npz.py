@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.npz_outcome import read_outcome
 
-__all__ = ["read_npz"]
+__all__ = ["read_npz", "table_inputs"]
 
 Array = NDArray[Any]
 
@@ -26,16 +27,19 @@ _UNREADABLE = (
 )
 
 
-def read_npz(path: Path, standardise: bool = True) -> dict[str, Any]:
+def read_npz(path: Path, standardise: bool = True, target: str = "auto") -> dict[str, Any]:
     """Read ``path`` and return the arguments of a ``Dataset``, all but its name.
 
     Args:
         path: The file; :func:`pyro_pfedbayes.datasets.load_dataset` says what it may hold.
         standardise: Whether the columns of a table are standardised over its training rows.
+        target: What ``y`` holds: ``"class"``, ``"number"`` or ``"auto"``;
+            :func:`pyro_pfedbayes.npz_outcome.read_outcome` says how that is told.
 
     Returns:
-        ``x`` float32 ``[n, *features]``, ``y`` int64 ``[n]``, ``classes``, ``test_mask`` bool
-        ``[n]`` or None, ``columns``, ``column_values``, ``scaling`` and ``set_aside``.
+        ``x`` float32 ``[n, *features]``, ``y`` ``[n]`` (classes int64, numbers float32),
+        ``classes``, ``test_mask`` bool ``[n]`` or None, ``columns``, ``column_values``, ``scaling``
+        and ``set_aside``.
 
     Raises:
         UserError: If the file is missing or corrupt, or what it holds does not fit.
@@ -69,7 +73,7 @@ def read_npz(path: Path, standardise: bool = True) -> dict[str, Any]:
     if len(suffixes) == 2:
         test_mask = torch.arange(sum(lengths)) >= lengths[0]
     inputs, scaling = _inputs(arrays, suffixes, where, lengths[0] if standardise else None)
-    labels, classes = _labels(arrays, suffixes, where)
+    labels, classes = read_outcome(arrays, suffixes, where, target)
     columns, values = _columns(arrays, suffixes, lengths)
     return {
         **{"x": inputs, "y": labels, "classes": classes, "test_mask": test_mask},
@@ -171,7 +175,7 @@ def _inputs(
         )
     if x.ndim >= 3:
         return _images(x, where), None
-    return _table(x.reshape(len(x), -1), where, train_rows)
+    return table_inputs(x.reshape(len(x), -1), where, train_rows)
 
 
 def _images(x: Array, where: str) -> Tensor:
@@ -193,9 +197,22 @@ def _images(x: Array, where: str) -> Tensor:
     return images if shift is None else images.mul_(shift[0]).sub_(shift[1])
 
 
-def _table(
+def table_inputs(
     x: Array, where: str, train_rows: int | None
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """A table as inputs: float32 ``[n, columns]``, and what it was standardised by.
+
+    Args:
+        x: ``[n, columns]``, in the user's units.
+        where: How messages begin.
+        train_rows: Columns are standardised over so many of the first rows; None: not at all.
+
+    Returns:
+        The inputs, and (loc, scale), float64 ``[columns]`` each, or None.
+
+    Raises:
+        UserError: A value beyond float32's range.
+    """
     table = x.astype(np.float64)
     _check_float32(table, where)
     scaling = None
@@ -213,56 +230,6 @@ def _table(
 def _check_float32(table: Array, where: str) -> None:
     if np.abs(table).max() > np.finfo(np.float32).max:
         raise UserError(f"{where}: x holds values beyond float32's range (3.4e38): rescale them")
-
-
-def _labels(
-    arrays: Mapping[str, Array], suffixes: tuple[str, ...], where: str
-) -> tuple[Tensor, tuple[str, ...]]:
-    parts = [_integers(arrays[f"y{suffix}"], f"{where}: y{suffix}") for suffix in suffixes]
-    y: Array = np.concatenate(parts)
-    low, high = int(y.min()), int(y.max())
-    named = arrays.get("classes")
-    if named is not None:
-        if named.ndim != 1 or named.dtype.kind not in "US":
-            raise UserError(
-                f"{where}: 'classes' must be a list of texts, one a class, not {named.dtype}"
-            )
-        names = tuple(str(name) for name in named.astype(str))
-        if low < 0 or high >= len(names):
-            raise UserError(
-                f"{where}: labels out of range: y holds {low} to {high}, "
-                f"the {len(names)} names in 'classes' want 0 to {len(names) - 1}"
-            )
-        return torch.from_numpy(y), names
-    present = np.unique(y)
-    if low < 0 or len(present) != high + 1:
-        gap = next((label for label, at in enumerate(present.tolist()) if label != at), 0)
-        raise UserError(
-            f"{where}: labels out of range: y holds {len(present)} labels from {low} to {high}, "
-            f"wanted 0 to {len(present) - 1}"
-            + (
-                f" (none is {gap}; an array 'classes' may name classes without examples)"
-                if low >= 0
-                else ""
-            )
-        )
-    return torch.from_numpy(y), tuple(str(label) for label in range(high + 1))
-
-
-def _integers(y: Array, what: str) -> NDArray[np.int64]:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise UserError(f"{what} must be one label an example, shape (n,), not {y.shape}")
-    if y.dtype.kind not in "buif":
-        names = "; an array 'classes' of texts may name them" if y.dtype.kind in "US" else ""
-        raise UserError(f"{what}: labels must be integers 0 to C - 1, not {y.dtype}{names}")
-    with np.errstate(invalid="ignore"):
-        wrong = (y != np.floor(y)) | ~np.isfinite(y) | (np.abs(y.astype(np.float64)) > 2**53)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise UserError(f"{what}: labels must be integers 0 to C - 1, but row {row} holds {y[row]}")
-    return y.astype(np.int64)
 
 
 def _columns(

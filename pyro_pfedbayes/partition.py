@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_pfedbayes.datasets import Dataset
-from pyro_pfedbayes.dealing import Index, check_count, cut, label_sets, shuffled, stream
+from pyro_pfedbayes.dealing import (
+    Index,
+    check_count,
+    cut,
+    label_sets,
+    quantile_bins,
+    shuffled,
+    stream,
+)
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.partition_column import partition_column
 from pyro_pfedbayes.partition_core import PARTS, Partition, deal_pools, finish
@@ -32,6 +40,8 @@ __all__ = [
 
 LABEL_SCHEMES = ("blocks", "rotating", "random")
 SPLITS = ("small", "medium", "large")
+FIFTHS = 5
+"""Bins of outcomes that are numbers, where classes are wanted."""
 
 PAPER_SPLITS: Mapping[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "mnist": (10, ((50, 950), (200, 800), (900, 300))),
@@ -97,7 +107,7 @@ def partition_labels(
 
     Examples of a class are shuffled and dealt to the clients that hold it, exactly
     ``train_per_class + test_per_class`` each, and none twice. A data set's own training and test
-    part are pooled, as in the paper.
+    part are pooled, as in the paper. Examples without a known label (-1) are dealt to nobody.
 
     Args:
         dataset: The data set, C classes.
@@ -115,7 +125,8 @@ def partition_labels(
         The partition.
 
     Raises:
-        UserError: If a class has too few examples, a name is unknown or a number out of range.
+        UserError: If a class has too few examples, a name is unknown, a number out of range, or the
+            outcomes are numbers.
 
     Example:
         >>> from pyro_pfedbayes.datasets import load_dataset
@@ -156,6 +167,10 @@ def partition_dirichlet(
     classes.) A client that would get no training example is given one by the client that then holds
     most; all examples are dealt.
 
+    Outcomes that are numbers are cut at their quantiles into fifths, which are dealt as classes are:
+    a client then holds mostly high or mostly low outcomes. Examples without a known outcome (-1 or
+    NaN) have no class and are dealt to nobody.
+
     Args:
         dataset: The data set. If it has a test part of its own, that is dealt in the same
             proportions.
@@ -182,18 +197,23 @@ def partition_dirichlet(
     """
     rng = _dirichlet_rng(clients, alpha, seed)
     y = dataset.y.cpu().numpy()
-    proportions = rng.dirichlet(np.full(clients, alpha), size=dataset.num_classes)
+    num_classes, by = dataset.num_classes, ""
+    if dataset.outcome == "number":
+        y, num_classes, by = quantile_bins(y, FIFTHS), FIFTHS, " over fifths of y"
+    if not (y >= 0).any():
+        raise UserError(f"{dataset.name}: no outcome is known; deal by 'quantity' or 'column'")
+    proportions = rng.dirichlet(np.full(clients, alpha), size=num_classes)
 
     def deal(pool: Index, part: str) -> list[Index]:
         shares: list[list[Index]] = [[] for _ in range(clients)]
-        for label in range(dataset.num_classes):
+        for label in range(num_classes):
             dealt = shuffled(pool[y[pool] == label], seed, part, label)
             for share, piece in zip(shares, cut(dealt, proportions[label]), strict=True):
                 share.append(piece)
         return [np.concatenate(share) for share in shares]
 
-    scheme = f"dirichlet(alpha={alpha:g})"
-    return deal_pools(dataset, scheme, clients, deal, test_fraction, validation, seed)
+    scheme = f"dirichlet(alpha={alpha:g}){by}"
+    return deal_pools(dataset, scheme, clients, deal, test_fraction, validation, seed, strata=y)
 
 
 def partition_quantity(
@@ -206,9 +226,9 @@ def partition_quantity(
 ) -> Partition:
     """Deal examples at random, in shares drawn from a symmetric Dirichlet: quantity skew.
 
-    Labels are identically distributed; only how much each client holds differs, the more so the
-    smaller ``alpha`` (Li et al. 2022). Arguments, result and errors as in
-    :func:`partition_dirichlet`.
+    Outcomes are identically distributed; only how much each client holds differs, the more so the
+    smaller ``alpha`` (Li et al. 2022). Examples without a known outcome are dealt like the others.
+    Arguments, result and errors as in :func:`partition_dirichlet`.
 
     Example:
         >>> from pyro_pfedbayes.datasets import load_dataset
@@ -247,6 +267,11 @@ def _check_labels(
         raise UserError(
             f"unknown label scheme '{scheme}'{hint} (known: {', '.join(LABEL_SCHEMES)})"
         )
+    if dataset.outcome == "number":
+        raise UserError(
+            f"{dataset.name}: outcomes are numbers, which scheme '{scheme}' cannot deal by label; "
+            "use dirichlet (over fifths of y), quantity or column"
+        )
     num_classes = dataset.num_classes
     check_count("clients", clients, 1)
     check_count("labels_per_client", labels_per_client, 1)
@@ -261,7 +286,7 @@ def _check_labels(
 
 def _check_supply(dataset: Dataset, holders: NDArray[np.int64], train: int, test: int) -> None:
     """Raise UserError about the class that most lacks examples, if one does."""
-    have = np.bincount(dataset.y.cpu().numpy(), minlength=dataset.num_classes)
+    have = np.bincount(dataset.y[dataset.known].cpu().numpy(), minlength=dataset.num_classes)
     need = holders * (train + test)
     worst = int((need - have).argmax())
     if need[worst] <= have[worst]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_pfedbayes.datasets import Dataset
 from pyro_pfedbayes.dealing import Index, check_fraction, fill_empty, hold_out, stream
 from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.partition_numbers import number_table
 from pyro_pfedbayes.partition_plot import partition_table, table_text
 
 __all__ = ["PARTS", "Partition", "deal_pools", "finish"]
@@ -86,12 +87,19 @@ class Partition:
             )
         return lists[part]
 
+    def sizes(self, part: str = "train") -> Tensor:
+        """Examples a client, int64 ``[N]``."""
+        return torch.tensor([len(index) for index in self.part(part)])
+
     def counts(self, y: Tensor, num_classes: int, part: str = "train") -> Tensor:
-        """Examples a client and class, int64 ``[N, num_classes]``, given labels ``y`` ``[n]``."""
+        """Examples a client and class, int64 ``[N, num_classes]``, given labels ``y`` ``[n]``.
+
+        Examples without a known label (-1) are counted nowhere.
+        """
         lists = self.part(part)
-        sizes = torch.tensor([len(index) for index in lists])
-        owner = torch.arange(len(lists)).repeat_interleave(sizes)
+        owner = torch.arange(len(lists)).repeat_interleave(self.sizes(part))
         labels = y.cpu()[torch.cat(lists)]
+        owner, labels = owner[labels >= 0], labels[labels >= 0]
         cells = torch.bincount(owner * num_classes + labels, minlength=len(lists) * num_classes)
         return cells.view(len(lists), num_classes)
 
@@ -99,12 +107,20 @@ class Partition:
         """A small table: a row a client (the first and last, if many), then the sums.
 
         Args:
-            y: Labels of the data set, ``[n]``.
-            classes: Names of its classes.
+            y: Outcomes of the data set, ``[n]``: labels, or numbers in the units to show.
+            classes: Names of its classes; none if outcomes are numbers.
             width: Columns of text to make do with; classes that do not fit are summed up.
         """
-        counts = {part: self.counts(y, len(classes), part) for part in PARTS}
-        return partition_table(self.scheme, self.names, classes, counts, width)
+        sizes = {part: self.sizes(part) for part in PARTS}
+        if y.is_floating_point():
+            return number_table(self.scheme, self.names, self.dealt(y), sizes)
+        counts = self.counts(y, len(classes))
+        return partition_table(self.scheme, self.names, classes, counts, sizes, width)
+
+    def dealt(self, y: Tensor, part: str = "train") -> list[Tensor]:
+        """The outcomes that each client holds in ``part``, ``[n_i]`` each, on the CPU."""
+        y = y.cpu()
+        return [y[index] for index in self.part(part)]
 
     def to_text(self, y: Tensor, classes: tuple[str, ...], width: int = 100) -> str:
         """The same table as plain text."""
@@ -119,10 +135,17 @@ def deal_pools(
     test_fraction: float,
     validation: float,
     seed: int,
+    strata: Index | None = None,
 ) -> Partition:
-    """Deal the training examples, and as test the data set's own or a fraction of each share."""
+    """Deal the training examples, and as test the data set's own or a fraction of each share.
+
+    What is held out is spread evenly over ``strata`` ``[n]``; by default these are the labels, and for
+    numbers whether the outcome is known.
+    """
     check_fraction("test_fraction", test_fraction)
-    y = dataset.y.cpu().numpy()
+    if strata is None:
+        strata = (dataset.known if dataset.outcome == "number" else dataset.y).cpu().long().numpy()
+    y = strata
     own_test = (
         np.zeros(len(y), dtype=np.bool_)
         if dataset.test_mask is None

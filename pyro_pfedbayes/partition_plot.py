@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +14,7 @@ from rich.text import Text
 from torch import Tensor
 
 from pyro_pfedbayes.datasets import Dataset
+from pyro_pfedbayes.partition_numbers import EDGE_ROWS, MAX_ROWS, plot_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["partition_table", "plot_partition", "table_text"]
 
-MAX_ROWS = 16
-"""A table shows all clients up to this number, otherwise the first and last few."""
-EDGE_ROWS = 5
 MAX_INCHES = 14.0
 """A picture's cells shrink rather than take more room than this, either way."""
 SIDE, TOP, GAP = 1.1, 0.7, 0.08
@@ -38,7 +37,8 @@ def partition_table(
     scheme: str,
     names: tuple[str, ...],
     classes: tuple[str, ...],
-    counts: Mapping[str, Tensor],
+    train: Tensor,
+    sizes: Mapping[str, Tensor],
     width: int = 100,
 ) -> Table:
     """Tabulate a partition: training examples a class (if those fit), then each part's size.
@@ -47,13 +47,14 @@ def partition_table(
         scheme: The title.
         names: Of the N clients.
         classes: Names of the C classes.
-        counts: Examples a client and class, int64 ``[N, C]``, under ``train``, ``validation`` and
-            ``test``.
+        train: Training examples a client and class, int64 ``[N, C]``.
+        sizes: Examples a client, int64 ``[N]``, under ``train``, ``validation`` and ``test``; those
+            without a known label included.
         width: Columns of text there are. Where the classes do not fit side by side, each client
             shows how many it holds, and those it has most of.
     """
-    clients, train = len(names), counts["train"]
-    totals = [counts[part].sum(1) for part in _HEADINGS]
+    clients = len(names)
+    totals = [sizes[part] for part in _HEADINGS]
     all_rows = [*train.tolist(), train.sum(0).tolist()]
     digits = [max(3, *(len(str(row[c])) for row in all_rows)) for c in range(len(classes))]
     few = clients <= MAX_ROWS
@@ -113,9 +114,12 @@ def table_text(table: Table, width: int = 100) -> str:
 def plot_partition(partition: Partition, dataset: Dataset, part: str = "train") -> Figure:
     """Draw clients by classes: darker for more examples, numbers in the cells, sums at the sides.
 
+    If the outcomes are numbers, draw a box of each client's outcomes instead. Examples whose outcome is
+    not known are only counted in the title.
+
     Args:
         partition: The partition of N clients.
-        dataset: The data set it indexes, C classes.
+        dataset: The data set it indexes.
         part: ``train``, ``validation`` or ``test``.
 
     Returns:
@@ -134,6 +138,8 @@ def plot_partition(partition: Partition, dataset: Dataset, part: str = "train") 
     """
     from matplotlib.figure import Figure
 
+    if dataset.outcome == "number":
+        return plot_numbers(partition, dataset, part, _title(partition, dataset, part))
     counts = partition.counts(dataset.y, dataset.num_classes, part)
     clients, classes = counts.shape
     row, column = min(0.34, MAX_INCHES / clients), min(0.6, MAX_INCHES / classes)
@@ -161,12 +167,18 @@ def plot_partition(partition: Partition, dataset: Dataset, part: str = "train") 
         main.tick_params(axis="x", labelrotation=40)
         for text in main.get_xticklabels():
             text.set(horizontalalignment="right", rotation_mode="anchor")
-    title = (
-        f"{dataset.name}, {partition.scheme}: {_PARTS[part]} examples, {int(counts.sum()):,} in all"
-    )
+    title = _title(partition, dataset, part)
     heading = figure.text(0.1 / width, 1 - 0.1 / height, title, fontsize=10, parse_math=False)
     heading.set_verticalalignment("top")
     return figure
+
+
+def _title(partition: Partition, dataset: Dataset, part: str) -> str:
+    index = torch.cat(partition.part(part))
+    unknown = len(index) - int(dataset.known.cpu()[index].sum())
+    without = f" ({unknown:,} without a known outcome)" if unknown else ""
+    about = f"{dataset.name}, {partition.scheme}"
+    return f"{about}: {_PARTS[part]} examples, {len(index):,} in all{without}"
 
 
 def _heat_map(axes: Axes, counts: Tensor, numbered: bool) -> None:

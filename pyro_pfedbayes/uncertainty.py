@@ -1,11 +1,19 @@
-"""Measures of how good and how sure predicted class probabilities are."""
+"""Measures of how good and how sure predictions are: of classes, and of numbers."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["accuracy", "brier_score", "expected_calibration_error", "negative_log_likelihood"]
+__all__ = [
+    "accuracy",
+    "brier_score",
+    "expected_calibration_error",
+    "interval_coverage",
+    "mean_absolute_error",
+    "negative_log_likelihood",
+    "root_mean_squared_error",
+]
 
 
 def accuracy(probs: Tensor, y: Tensor) -> Tensor:
@@ -64,3 +72,41 @@ def expected_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Tens
     gap = torch.zeros(bins, dtype=torch.float64, device=probs.device)
     gap.index_add_(0, index, right - confidence.double())
     return (gap.abs().sum() / len(y)).to(probs.dtype)
+
+
+def root_mean_squared_error(mean: Tensor, y: Tensor) -> Tensor:
+    """Root of the mean squared error of predicted numbers, in their units.
+
+    Args:
+        mean: Predictions ``[n]``.
+        y: Outcomes ``[n]``.
+
+    Example:
+        >>> root_mean_squared_error(torch.tensor([0.0, 0.0]), torch.tensor([1.0, -7.0]))
+        tensor(5., dtype=torch.float64)
+    """
+    return (mean.double() - y.double()).square().mean().sqrt()
+
+
+def mean_absolute_error(mean: Tensor, y: Tensor) -> Tensor:
+    """Mean absolute error of predicted numbers, in their units.
+
+    Args:
+        mean: Predictions ``[n]``.
+        y: Outcomes ``[n]``.
+    """
+    return (mean.double() - y.double()).abs().mean()
+
+
+def interval_coverage(lower: Tensor, upper: Tensor, y: Tensor) -> Tensor:
+    """Share of outcomes within their intervals, ends included.
+
+    Args:
+        lower: Lower ends ``[n]``.
+        upper: Upper ends ``[n]``.
+        y: Outcomes ``[n]``.
+
+    Returns:
+        A scalar in [0, 1]; NaN if there are no examples.
+    """
+    return ((lower <= y) & (y <= upper)).double().mean()

@@ -24,7 +24,8 @@ def modules() -> list[str]:
     names = ["pyro_pfedbayes"]
     for info in pkgutil.iter_modules(pyro_pfedbayes.__path__, "pyro_pfedbayes."):
         names.append(info.name)
-    for top in ("models", "inference", "inference.algorithms", "experiments"):
+    packages = ("families", "models", "models.likelihoods", "inference", "inference.algorithms")
+    for top in (*packages, "experiments"):
         package = importlib.import_module(f"pyro_pfedbayes.{top}")
         names += [i.name for i in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
     return sorted(set(names))

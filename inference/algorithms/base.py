@@ -13,10 +13,10 @@ from typing import Protocol
 from torch import Tensor
 
 from pyro_pfedbayes.clients import BatchPlan
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.layout import FlatLayout
-from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.inference.estimators import EstimatorKind
+from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["Algorithm", "ClientUpdate", "Cohort", "Round", "Tensors", "Upload"]
 
@@ -101,11 +101,16 @@ class Algorithm(Protocol):
         """Minibatches R that a client works through in a round."""
         ...
 
-    def init(self, model: BayesianModel) -> Tensors:
+    @property
+    def estimator(self) -> EstimatorKind:
+        """How the noise of layers is drawn: ``"plain"``, ``"local"`` or ``"flipout"``."""
+        ...
+
+    def init(self, model: DeclaredModel) -> Tensors:
         """The server's state before any round of a declared model."""
         ...
 
-    def client_init(self, server: Tensors, count: int) -> Tensors:
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """Rows of ``count`` clients that have never trained."""
         ...
 
@@ -127,15 +132,17 @@ class Algorithm(Protocol):
         """A cohort's local work of one round."""
         ...
 
-    def server_update(self, server: Tensors, uploads: Iterable[Upload], at: Round) -> Tensors:
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
         """The next server state, from a stream of uploads that must be read to its end."""
         ...
 
-    def personal_belief(self, layout: FlatLayout, clients: Tensors) -> MeanFieldGaussian:
+    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
         """The stacked q^i of client rows."""
         ...
 
-    def global_belief(self, layout: FlatLayout, server: Tensors) -> MeanFieldGaussian:
+    def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """The server's w."""
         ...
 

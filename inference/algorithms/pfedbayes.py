@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyro_pfedbayes.errors import UserError, nearest
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families import ELEMENTWISE, MeanFieldNormal
+from pyro_pfedbayes.families.clients import inverse_softplus
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithms.settings import check_settings
+from pyro_pfedbayes.inference.beliefs import (
+    Belief,
+    SiteBelief,
+    fresh_private,
+    parameter_names,
+    private_names,
+    restarted,
+    server_start,
+    shared_upload,
+    w_of,
+)
 from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.estimators import EstimatorKind
 from pyro_pfedbayes.inference.follower import Follower
-from pyro_pfedbayes.inference.guides import inverse_softplus
-from pyro_pfedbayes.inference.kinds import discover_kinds
+from pyro_pfedbayes.inference.kinds import of_clients, update_kinds
+from pyro_pfedbayes.inference.lifted import POINT
 from pyro_pfedbayes.inference.noise import NoiseStreams
-from pyro_pfedbayes.inference.optimizer import RowAdam
+from pyro_pfedbayes.inference.optimizer import RowAdam, moment_of, split_moments
+from pyro_pfedbayes.inference.prefixes import prefixed, under
 from pyro_pfedbayes.inference.schedules import Phase, Schedule
-from pyro_pfedbayes.inference.server import MeanAccumulator, momentum_step
-from pyro_pfedbayes.layout import FlatLayout
+from pyro_pfedbayes.inference.server import averaged, momentum_step, project
 from pyro_pfedbayes.models.bayesian import BayesianModel
-from pyro_pfedbayes.moments import MomentAccumulator
+from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["PFedBayes"]
 
-KINDS = "kinds."
 UNOFFICIAL_NOISE = 1e-3
 UNOFFICIAL_STEPS_PER_BATCH = 5
 
@@ -65,6 +78,8 @@ class PFedBayes:
         server_lr: Adam's learning rate of w_i under the gradient rule (eta_2).
         beta: Share of the new average under the gradient rule.
         weighting: Average clients ``"uniform"`` (the paper) or by number of ``"examples"``.
+        estimator: How the noise of layers is drawn: ``"plain"``, one draw of the weights for all examples of a
+            batch; ``"local"`` reparameterization of linear layers; or ``"flipout"`` (see docs/variance.md).
         objective: ``"paper"``, or ``"unofficial"``: what the public unofficial code optimizes. Its noise is scaled by
             0.001, a batch's log-likelihood is not scaled to n_i, the KL is divided by R, and each batch is used
             for five steps. There to be compared with, not to be used.
@@ -94,6 +109,7 @@ class PFedBayes:
     server_lr: float = 1e-3
     beta: float = 1.0
     weighting: Literal["uniform", "examples"] = "uniform"
+    estimator: EstimatorKind = "plain"
     objective: Literal["paper", "unofficial"] = "paper"
     kinds: int = 1
     kind_rounds: int | float = 0
@@ -110,29 +126,14 @@ class PFedBayes:
         return "pfedbayes"
 
     def __post_init__(self) -> None:
-        for field in ("zeta", "lr", "server_lr", "kind_lr", "personal_lr"):
-            value = getattr(self, field)
-            if value is not None and not 0 < value < float("inf"):
-                raise UserError(f"{field} is {value}; it must be a positive number")
-        for field, least in (
-            ("local_steps", 1),
-            ("draws", 1),
-            ("batch_size", 1),
-            ("kinds", 1),
-            ("kind_rounds", 0),
-            ("personal_rounds", 0),
-        ):
-            value = getattr(self, field)
-            if value < least:
-                raise UserError(f"{field} is {value}; it must be at least {least}")
-            if value >= 1 and value != int(value):
-                raise UserError(f"{field} is {value}; it must be a whole number")
-        for field, hint in get_type_hints(type(self)).items():
-            value, options = getattr(self, field), get_args(hint)
-            if isinstance(value, str) and value not in options:
-                raise UserError(
-                    f"{field} is {value!r}{nearest(value, options)}; give one of {', '.join(options)}"
-                )
+        check_settings(
+            self,
+            positive=("zeta", "lr", "server_lr", "kind_lr", "personal_lr"),
+            least={
+                **dict.fromkeys(("local_steps", "draws", "batch_size", "kinds"), 1),
+                **dict.fromkeys(("kind_rounds", "personal_rounds"), 0),
+            },
+        )
         if not 0 <= self.lr_final < float("inf"):
             raise UserError(f"lr_final is {self.lr_final}; it must be a number >= 0")
         if not 0 < self.beta <= 1:
@@ -157,24 +158,46 @@ class PFedBayes:
         if self.kinds > clients:
             raise UserError(f"kinds is {self.kinds}, but there are only {clients} clients")
 
-    def init(self, model: BayesianModel) -> Tensors:
-        """The server's first w: the model's own prior, as ``loc [T]`` and ``scale [T]``."""
-        prior, layout = model.prior, model.layout
-        w = {"loc": layout.flatten(prior.loc), "scale": layout.flatten(prior.scale)}
-        if self.optimizer_state == "shared":
-            rows = [w["loc"][None], w["scale"][None]]
-            w |= {k: v[0] for k, v in _add(RowAdam.fresh_state(rows), "adam.").items()}
-        return w
+    def init(self, model: DeclaredModel) -> Tensors:
+        """The server's first w and points, and Adam's averages over them if they are shared.
 
-    def client_init(self, server: Tensors, count: int) -> Tensors:
+        Raises:
+            UserError: Kinds or the gradient rule for families that they do not know.
+        """
+        declared = model.declaration
+        independent = isinstance(declared.server, ELEMENTWISE) and isinstance(
+            declared.guide, MeanFieldNormal
+        )
+        gradient = self.server_rule == "gradient"
+        if self.kinds > 1 and declared.shared.shapes and not independent:
+            raise UserError(
+                f"kinds is {self.kinds}, which needs families of independent weights, not server "
+                f"{declared.server.name!r} and guide {declared.guide.name!r}; set kinds to 1"
+            )
+        if gradient and not (declared.mean_field and declared.shared.shapes):
+            raise UserError(
+                "server_rule 'gradient' needs shared weights and mean-field Gaussians, not server "
+                f"{declared.server.name!r} and guide {declared.guide.name!r}; use 'closed-form'"
+            )
+        if self.kinds > 1 and not (declared.shared.shapes or declared.point.shapes):
+            raise UserError(f"kinds is {self.kinds}, but nothing is shared; set kinds to 1")
+        server = server_start(model)
+        if self.optimizer_state == "shared":
+            rows = restarted(model, server, 1)
+            fresh = RowAdam.fresh_state([rows[name] for name in parameter_names(model)])
+            server |= {k: v[0] for k, v in prefixed(fresh, "adam.").items()}
+        return server
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """A client that has never trained believes what the server believes."""
-        rows = _copies(server["loc"], server["scale"], count)
+        rows = restarted(model, server, count) | fresh_private(model, count)
         # Shared moments are the server's, but in the personal phase every client has its own.
         if self.optimizer_state != "reset":
-            fresh = RowAdam.fresh_state([rows["loc"], rows["rho"]])
-            rows |= _add(fresh, "adam.")
+            fresh = RowAdam.fresh_state([rows[name] for name in _all_names(model)])
+            rows |= prefixed(fresh, "adam.")
             if self.server_rule == "gradient":
-                rows |= _add(fresh, "follower.")
+                moments = RowAdam.fresh_state([rows["loc"], rows["rho"]])
+                rows |= prefixed(moments, "follower.")
         return rows
 
     def phase(self, at: Round) -> str:
@@ -195,45 +218,62 @@ class PFedBayes:
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """R minibatches of Adam on the client objective; the localized w_i follows if the rule asks for it."""
-        phase = self._phase(at)
-        believed = _of_clients(server, cohort)
-        prior = believed["loc"], believed["scale"]
-        state = self._starting_rows(prior, cohort, phase)
-        loc, rho = state["loc"], state["rho"]
-        adam = RowAdam([loc, rho], self._adam_state(believed, state, phase))
-        follower = self._follower(prior, cohort, phase)
-        noise = NoiseStreams(
-            at.seed, at.index, cohort.clients, self.draws, like=loc, scale=self.noise_scale
+        phase, model = self._phase(at), engine.model
+        believed = of_clients(server, cohort.clients)
+        w = w_of(believed)
+        state = self._starting_rows(model, believed, cohort, phase)
+        names = _all_names(model)
+        # The points are the federation's: in the personal phase they stand still, as w does.
+        trained = [n for n in names if n != POINT or phase.name != "personal"]
+        adam = RowAdam(
+            [state[name] for name in trained],
+            self._adam_state(model, believed, state, phase, trained),
         )
-        zeta, data_scale = self._weights(cohort, loc)
+        follower = self._follower(w, cohort, phase)
+        own_prior = model.declaration.own_prior and at.index == 0
+        params = {name: state[name] for name in names}
+        size = engine.noise_size(params, w, *cohort.plan.batch(0), own_prior=own_prior)
+        first = state[names[0]]
+        noise = NoiseStreams(
+            *(at.seed, at.index, cohort.clients, self.draws),
+            width=size,
+            like=first,
+            scale=self.noise_scale,
+        )
+        zeta, data_scale = self._weights(cohort, first)
         mask = None if bool(cohort.plan.mask.all()) else cohort.plan.mask
-        total = torch.zeros(len(loc), device=loc.device)
+        total = torch.zeros(len(first), device=first.device)
         for step in range(self.local_steps):
             x, y = cohort.plan.batch(step)
             lr = phase.rate(step, self.local_steps, self.lr_final)
             for _ in range(self._steps_per_batch):
-                loss, *gradients = engine(
-                    loc, rho, *prior, zeta, data_scale, noise.draw(), x, y, mask
+                eps = noise.draw()
+                loss, gradients = engine(
+                    params, w, zeta, data_scale, eps, x, y, mask, own_prior=own_prior
                 )
-                adam.step(gradients, lr)
+                adam.step([gradients[name] for name in trained], lr)
                 total += loss
             if follower is not None:
-                follower.step(loc, F.softplus(rho), zeta)
-        moments = _add(adam.state(), "adam.")
-        upload = {"loc": loc, "scale": F.softplus(rho)}
+                follower.step(state["loc"], F.softplus(state["rho"]), zeta)
+        moments = adam.state()
+        upload = shared_upload(model, params)
         if follower is not None:
             upload = {"loc": follower.loc, "rho": follower.rho}
         kept: dict[str, Tensor] = {}
         if self._shares(phase):
-            upload |= moments
+            common, own = split_moments(moments, len(parameter_names(model)))
+            upload |= prefixed(common, "adam.")
+            kept = prefixed(own, "adam.")
         elif self.optimizer_state != "reset" and at.index + 1 < at.total:
-            kept = moments
+            kept = prefixed(moments, "adam.")
             if follower is not None:
-                kept |= _add(follower.adam.state(), "follower.")
+                kept |= prefixed(follower.adam.state(), "follower.")
         loss = total / (self.local_steps * self._steps_per_batch)
-        return ClientUpdate({"loc": loc, "rho": rho, **kept}, upload, loss)
+        return ClientUpdate({**params, **kept}, upload, loss)
 
-    def server_update(self, server: Tensors, uploads: Iterable[Upload], at: Round) -> Tensors:
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
         """The next w; in the second phase the next w_k, in the third none."""
         phase = self._phase(at)
         if phase.name == "personal":
@@ -241,16 +281,27 @@ class PFedBayes:
                 pass
             return server
         if phase.name == "kinds":
-            return self._kinds_update(server, list(uploads), phase)
-        return self._aggregate(server, uploads)
+            return update_kinds(
+                server,
+                list(uploads),
+                self.kinds,
+                regroup=phase.first,
+                aggregate=lambda own: self._aggregate(model, server, [own]),
+            )
+        return self._aggregate(model, server, uploads)
 
-    def personal_belief(self, layout: FlatLayout, clients: Tensors) -> MeanFieldGaussian:
+    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
         """Stacked q^i."""
-        return layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
+        if isinstance(model, BayesianModel) and model.declaration.plain:
+            return model.layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
+        return SiteBelief(model, {name: clients[name] for name in _all_names(model)}, stacked=True)
 
-    def global_belief(self, layout: FlatLayout, server: Tensors) -> MeanFieldGaussian:
+    def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """The server's w."""
-        return layout.gaussian(server["loc"], server["scale"])
+        if isinstance(model, BayesianModel) and model.declaration.plain:
+            return model.layout.gaussian(server["loc"], server["scale"])
+        points = {POINT: server[POINT]} if POINT in server else {}
+        return SiteBelief(model, {**w_of(server), **points}, of_server=True)
 
     @property
     def noise_scale(self) -> float:
@@ -283,17 +334,26 @@ class PFedBayes:
     def _shares(self, phase: Phase) -> bool:
         return self.optimizer_state == "shared" and phase.name != "personal"
 
-    def _adam_state(self, believed: Tensors, state: Tensors, phase: Phase) -> Tensors:
+    def _adam_state(
+        self,
+        model: DeclaredModel,
+        believed: Tensors,
+        state: Tensors,
+        phase: Phase,
+        trained: Sequence[str],
+    ) -> Tensors:
         """Where Adam begins a round; every phase begins afresh."""
         if phase.first:
             return {}
+        own = {k: v for k, v in under(state, "adam.").items() if moment_of(k) < len(trained)}
         if not self._shares(phase):
-            return _sub(state, "adam.")
-        clients = len(state["loc"])
-        averages = _sub(believed, "adam.")
-        if phase.name == "kinds":
-            return averages
-        return {name: value.expand(clients, *value.shape) for name, value in averages.items()}
+            return own
+        clients = len(state[trained[0]])
+        averages = under(believed, "adam.")
+        if phase.name != "kinds":
+            averages = {k: v.expand(clients, *v.shape) for k, v in averages.items()}
+        shared = len(parameter_names(model))
+        return {**{k: v for k, v in own.items() if moment_of(k) >= shared}, **averages}
 
     def _weights(self, cohort: Cohort, like: Tensor) -> tuple[Tensor, Tensor]:
         """Factors of the KL divergence (scalar) and of the log-likelihood ``[S]``."""
@@ -303,90 +363,43 @@ class PFedBayes:
         return like.new_tensor(self.zeta), scale
 
     def _starting_rows(
-        self, prior: tuple[Tensor, Tensor], cohort: Cohort, phase: Phase
+        self, model: DeclaredModel, believed: Tensors, cohort: Cohort, phase: Phase
     ) -> dict[str, Tensor]:
         restart = self.start == "server"
         if phase.name == "personal":
             restart = phase.first and self.personal_start == "server"
-        if restart:
-            return {**cohort.state, **_copies(*prior, len(cohort.clients))}
-        own = {name: cohort.state[name].clone() for name in ("loc", "rho")}
-        return {**cohort.state, **own}
+        fresh = restarted(model, believed, len(cohort.clients), cohort.state)
+        if not restart:
+            # A point that carried on would never hear of the others.
+            fresh = {name: value for name, value in fresh.items() if name == POINT}
+        own = {name: cohort.state[name].clone() for name in _all_names(model) if name not in fresh}
+        return {**cohort.state, **own, **fresh}
 
-    def _follower(
-        self, prior: tuple[Tensor, Tensor], cohort: Cohort, phase: Phase
-    ) -> Follower | None:
+    def _follower(self, w: Tensors, cohort: Cohort, phase: Phase) -> Follower | None:
         if self.server_rule != "gradient" or phase.name == "personal":
             return None
-        rows = _copies(*prior, len(cohort.clients))
-        adam = RowAdam([rows["loc"], rows["rho"]], _sub(cohort.state, "follower."))
+        rows = MeanFieldNormal().start(
+            *(w[name].expand(len(cohort.clients), -1).clone() for name in ("loc", "scale"))
+        )
+        adam = RowAdam([rows["loc"], rows["rho"]], under(cohort.state, "follower."))
         return Follower(rows["loc"], rows["rho"], adam, self.server_lr)
 
     def _importance(self, upload: Upload) -> Tensor:
         return upload.sizes if self.weighting == "examples" else torch.ones_like(upload.sizes)
 
-    def _aggregate(self, server: Tensors, uploads: Iterable[Upload]) -> dict[str, Tensor]:
-        """The next w, with Adam's averages if they are shared, from a stream of uploads."""
-        moments, mean = MomentAccumulator(), MeanAccumulator()
-        for upload in uploads:
-            sent, importance = dict(upload.tensors), self._importance(upload)
-            if self.server_rule == "closed-form":
-                locs, scales = {"theta": sent.pop("loc")}, {"theta": sent.pop("scale")}
-                moments.add(MeanFieldGaussian.unchecked(locs, scales, stacked=True), importance)
-            mean.add(sent, importance)
-        averages = mean.result()
+    def _aggregate(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload]
+    ) -> dict[str, Tensor]:
+        """The next w, with points and Adam's averages, from a stream of uploads."""
+        weighed = ((upload.tensors, self._importance(upload)) for upload in uploads)
         if self.server_rule == "closed-form":
-            w = moments.result()
-            return {"loc": w.loc["theta"], "scale": w.scale["theta"], **averages}
+            return project(model.declaration, weighed, w_of(server))
+        averages = averaged(weighed)
         rho = momentum_step(inverse_softplus(server["scale"]), averages.pop("rho"), self.beta)
         loc = momentum_step(server["loc"], averages.pop("loc"), self.beta)
         return {"loc": loc, "scale": F.softplus(rho), **averages}
 
-    def _kinds_update(self, server: Tensors, uploads: list[Upload], phase: Phase) -> Tensors:
-        clients = [i for upload in uploads for i in upload.clients]
-        sizes = torch.cat([upload.sizes for upload in uploads])
-        sent = {k: torch.cat([u.tensors[k] for u in uploads]) for k in uploads[0].tensors}
-        kinds = _sub(server, KINDS)
-        if phase.first:
-            found = discover_kinds(sent["loc"], sent["scale"], self.kinds)
-            # A client that diverged just now sent nothing; it counts with the first kind.
-            kinds["of"] = torch.zeros(max(clients) + 1, dtype=torch.int64, device=found.device)
-            kinds["of"][clients] = found
-        group = kinds["of"].cpu()[clients]
-        for k in range(self.kinds):
-            rows = (group == k).nonzero()[:, 0].to(sizes.device)
-            if len(rows) == 0:
-                continue
-            members = tuple(clients[i] for i in rows.tolist())
-            own = Upload(members, {name: v[rows] for name, v in sent.items()}, sizes[rows])
-            for name, value in self._aggregate(server, [own]).items():
-                blank = value.expand(self.kinds, *value.shape)
-                kinds[name] = kinds.get(name, blank).clone()
-                kinds[name][k] = value
-        return {**server, **_add(kinds, KINDS)}
 
-
-def _of_clients(server: Tensors, cohort: Cohort) -> Tensors:
-    """What the server holds for a cohort: w and its averages as they are, or its clients' kinds ``[S, ...]``."""
-    kinds = _sub(server, KINDS)
-    if not kinds:
-        return server
-    of = kinds.pop("of").tolist()
-    index = [of[i] if i < len(of) else 0 for i in cohort.clients]
-    return {name: value[index] for name, value in kinds.items()}
-
-
-def _copies(loc: Tensor, scale: Tensor, count: int) -> dict[str, Tensor]:
-    """Rows of clients at q^i = w, from w ``[T]`` or a w_k for each ``[S, T]``."""
-    return {
-        "loc": loc.expand(count, -1).clone(),
-        "rho": inverse_softplus(scale).expand(count, -1).clone(),
-    }
-
-
-def _sub(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _add(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
-    return {prefix + k: v for k, v in tensors.items()}
+def _all_names(model: DeclaredModel) -> list[str]:
+    """A client's parameters: those that the server learns of first, then its private ones."""
+    return [*parameter_names(model), *private_names(model)]

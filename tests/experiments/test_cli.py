@@ -76,7 +76,7 @@ def nan_at_row_3() -> np.ndarray:
         (["run", "--set", "data.scheme=column", "--set", "data.column=site"], "no column 'site'"),
         (
             ["run", "--model", "linear", "--set", "model.hidden=[3]"],
-            "no effect with model.name 'linear'",
+            "unknown key 'model.hidden' (known: rho, name)",
         ),
         (["run", "--model", "vgg"], "pools 8x8 images to nothing"),
         (["run", "--set", "model.rho=-1e9"], "standard deviation of 0 or infinity"),
@@ -106,7 +106,8 @@ def test_a_mistake_ends_in_one_line_and_nothing_written(
         ({"x": nan_at_row_3()}, "NaN or infinite values in 1 of 60 examples, first in row 3"),
         ({"x": np.full((60, 4), np.inf)}, "NaN or infinite values in 60 of 60 examples"),
         ({"y": np.arange(60) % 3 + 1}, "labels out of range"),
-        ({"y": np.arange(60) - 1}, "labels out of range"),
+        ({"y": np.arange(60) - 2}, "labels out of range"),
+        ({"y": np.arange(60) % 2 - 1}, "data.target=number reads them as numbers"),
         ({"y": np.arange(59) % 3}, "different lengths: 60 and 59"),
         ({"y": np.array([{}] * 60)}, "object array"),
     ],

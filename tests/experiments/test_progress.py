@@ -18,6 +18,7 @@ def report(index: int, evaluation: dict[str, Any] | None) -> RoundReport:
     return RoundReport(index, 10, 12.34, "shared", evaluation, (), state)
 
 
+NUMBERS = {"personal": {"rmse": 1234.5678}, "global": {"rmse": float("inf")}}
 RECORD = {"personal": {"accuracy": 0.875}, "global": {"accuracy": 0.5}}
 
 
@@ -72,3 +73,11 @@ def test_on_a_terminal_a_bar_with_the_last_accuracies() -> None:
     last = shown.rindex("PM 87.5 %  GM 50.0 %  loss 12.34  shared")
     assert "s left" in shown[last:]
     assert "pfedbayes: warning: mind this" in shown
+
+
+def test_numbers_are_told_by_their_error() -> None:
+    out = io.StringIO()
+    progress = make_progress(Console(file=out), Console(file=out))
+    with progress.running(0, 10):
+        progress.round(report(1, NUMBERS))
+    assert out.getvalue().startswith("round 1/10  PM RMSE 1235  GM RMSE –  loss 12.34  shared  ")

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families.clients import inverse_softplus
 from pyro_pfedbayes.inference.algorithms.base import Cohort, Round, Upload
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.guides import inverse_softplus
 from pyro_pfedbayes.inference.noise import NoiseStreams
 from pyro_pfedbayes.inference.optimizer import RowAdam
 from tests.helpers import tiny_model, toy_data
@@ -26,7 +26,7 @@ def setting(clients=(0, 1, 2), at=None, **options):
     plan = toy_data(SIZES).plan(
         clients, algorithm.local_steps, algorithm.batch_size, at.seed, at.index
     )
-    cohort = Cohort(tuple(clients), algorithm.client_init(server, len(clients)), plan)
+    cohort = Cohort(tuple(clients), algorithm.client_init(engine.model, server, len(clients)), plan)
     return algorithm, engine, server, cohort, at
 
 
@@ -37,7 +37,7 @@ def by_hand(algorithm, engine, server, cohort, at):
         loc = server["loc"].clone().requires_grad_()
         rho = inverse_softplus(server["scale"]).requires_grad_()
         adam = torch.optim.Adam([loc, rho], lr=algorithm.lr)
-        noise = NoiseStreams(at.seed, at.index, [client], algorithm.draws, like=loc[None])
+        noise = NoiseStreams(at.seed, at.index, [client], algorithm.draws, width=len(loc), like=loc)
         valid = cohort.plan.mask[k]
         for step in range(algorithm.local_steps):
             x, y = (part[k][valid] for part in cohort.plan.batch(step))
@@ -46,7 +46,7 @@ def by_hand(algorithm, engine, server, cohort, at):
             kl = torch.distributions.kl_divergence(torch.distributions.Normal(loc, scale), w).sum()
             loss = algorithm.zeta * kl
             for eps in noise.draw()[:, 0]:
-                weights = engine.layout.unflatten(loc + scale * eps)
+                weights = engine.model.layout.unflatten(loc + scale * eps)
                 logits = torch.func.functional_call(engine.model.network, weights, (x,))
                 nll = F.cross_entropy(logits, y, reduction="sum")
                 loss = loss + cohort.plan.sizes[k] / len(y) * nll / algorithm.draws
@@ -85,7 +85,9 @@ def test_the_servers_tensors_are_unchanged_by_clients() -> None:
 def test_closed_form_server_matches_moments() -> None:
     algorithm, engine, server, cohort, at = setting()
     update = algorithm.client_update(engine, server, cohort, at)
-    w = algorithm.server_update(server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at)
+    w = algorithm.server_update(
+        engine.model, server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at
+    )
     loc, scale = update.upload["loc"], update.upload["scale"]
     torch.testing.assert_close(w["loc"], loc.mean(0))
     torch.testing.assert_close(w["scale"], (scale**2 + (loc - loc.mean(0)) ** 2).mean(0).sqrt())
@@ -94,7 +96,9 @@ def test_closed_form_server_matches_moments() -> None:
 def test_weighting_by_examples() -> None:
     algorithm, engine, server, cohort, at = setting(weighting="examples")
     update = algorithm.client_update(engine, server, cohort, at)
-    w = algorithm.server_update(server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at)
+    w = algorithm.server_update(
+        engine.model, server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at
+    )
     share = torch.tensor(SIZES) / sum(SIZES)
     torch.testing.assert_close(w["loc"], share @ update.upload["loc"])
 
@@ -122,7 +126,9 @@ def test_gradient_rule_follows_q_and_averages_with_momentum() -> None:
         adam.step()
     torch.testing.assert_close(update.upload["loc"][0], loc.detach(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(update.upload["rho"][0], rho.detach(), rtol=1e-5, atol=1e-6)
-    w = algorithm.server_update(server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at)
+    w = algorithm.server_update(
+        engine.model, server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at
+    )
     v = 0.5 * server["loc"] + 0.5 * update.upload["loc"].mean(0)
     torch.testing.assert_close(w["loc"], v)
     rho_w = 0.5 * inverse_softplus(server["scale"]) + 0.5 * update.upload["rho"].mean(0)
@@ -138,11 +144,11 @@ def test_unofficial_objective_by_hand() -> None:
         t.clone().requires_grad_() for t in (server["loc"], inverse_softplus(server["scale"]))
     )
     adam = torch.optim.Adam([loc, rho], lr=algorithm.lr)
-    noise = NoiseStreams(at.seed, at.index, [0], 1, like=loc[None])
+    noise = NoiseStreams(at.seed, at.index, [0], 1, width=len(loc), like=loc)
     x, y = (part[0] for part in cohort.plan.batch(0))
     for _ in range(5):
         scale = F.softplus(rho)
-        weights = engine.layout.unflatten(loc + scale * 1e-3 * noise.draw()[0, 0])
+        weights = engine.model.layout.unflatten(loc + scale * 1e-3 * noise.draw()[0, 0])
         nll = F.cross_entropy(
             torch.func.functional_call(engine.model.network, weights, (x,)), y, reduction="sum"
         )
@@ -159,7 +165,7 @@ def test_shared_adam_starts_everyone_at_the_servers_averages() -> None:
     algorithm, engine, server, cohort, at = setting(optimizer_state="shared")
     update = algorithm.client_update(engine, server, cohort, at)
     server = algorithm.server_update(
-        server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at
+        engine.model, server, [Upload((0, 1, 2), update.upload, cohort.plan.sizes)], at
     )
     average = update.upload["adam.exp_avg_sq.0"].mean(0)
     torch.testing.assert_close(server["adam.exp_avg_sq.0"], average)
@@ -221,7 +227,7 @@ def test_kinds_get_their_own_prior_and_barycentre() -> None:
     far = update.upload["loc"].clone()
     far[1] += 5.0
     upload = Upload((0, 1, 2), {**update.upload, "loc": far}, cohort.plan.sizes)
-    after = algorithm.server_update(server, [upload], at)
+    after = algorithm.server_update(engine.model, server, [upload], at)
     assert after["kinds.of"].tolist() == [0, 1, 0]
     assert torch.equal(after["loc"], server["loc"])
     torch.testing.assert_close(after["kinds.loc"][0], far[[0, 2]].mean(0))
@@ -233,7 +239,7 @@ def test_kinds_get_their_own_prior_and_barycentre() -> None:
     only = Upload(
         (0, 2), {k: v[[0, 2]] for k, v in second.upload.items()}, cohort.plan.sizes[[0, 2]]
     )
-    last = algorithm.server_update(after, [only], Round(6, 10, 3))
+    last = algorithm.server_update(engine.model, after, [only], Round(6, 10, 3))
     assert torch.equal(last["kinds.loc"][1], after["kinds.loc"][1])
     assert not torch.equal(last["kinds.loc"][0], after["kinds.loc"][0])
 
@@ -242,7 +248,7 @@ def test_personal_rounds_leave_the_server_alone() -> None:
     algorithm, engine, server, cohort, at = setting(personal_rounds=5, at=Round(5, 10, 3))
     update = algorithm.client_update(engine, server, cohort, at)
     uploads = iter([Upload((0, 1, 2), update.upload, cohort.plan.sizes)])
-    assert algorithm.server_update(server, uploads, at) is server
+    assert algorithm.server_update(engine.model, server, uploads, at) is server
     assert list(uploads) == []
 
 

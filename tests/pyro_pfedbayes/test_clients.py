@@ -212,3 +212,79 @@ def test_batches_are_no_wider_than_the_largest_client() -> None:
     assert plan.scale.tolist() == [1.0, 1.0]
     # The width does not depend on who takes part.
     assert data.plan([1], steps=2, batch_size=10_000, seed=0, round=0).index.shape == (1, 2, 20)
+
+
+# -- columns beside the inputs ----------------------------------------------------------------------------
+
+
+def visits(**changes: Any) -> FederatedData:
+    """Two clients of a table of numbers, with columns of days, ages and wards."""
+    parts: dict[str, Any] = {
+        "x": torch.arange(8.0).view(4, 2),
+        "y": torch.tensor([1.0, 0.0, 2.5, 3.0]),
+        "columns": {
+            "days": torch.tensor([30.0, 7.0, 1.0, 2.0], dtype=torch.float64),
+            "age": torch.tensor([50, 60, 70, 80]),
+            "ward": torch.tensor([0, 1, 0, 1]),
+        },
+        "column_values": {"ward": ("east", "west")},
+        "scaling": (torch.tensor([1.0, 2.0]).double(), torch.tensor([3.0, 4.0]).double()),
+        "set_aside": {"wide": "array wide has shape (4, 2)"},
+        **changes,
+    }
+    data = Dataset("visits", classes=(), **parts)
+    none = (torch.arange(0), torch.arange(0))
+    lists = (torch.tensor([0, 1]), torch.tensor([2, 3]))
+    return FederatedData(data, Partition("by hand", lists, none, none))
+
+
+def test_covariates_become_the_last_columns_in_their_own_units() -> None:
+    data = visits()
+    assert data.with_covariates(()) is data
+    more = data.with_covariates(["age", "days"])
+    assert more.feature_shape == (4,)
+    assert torch.equal(more.dataset.x[:, :2], data.dataset.x)
+    assert more.dataset.x[:, 2:].tolist() == [[50, 30], [60, 7], [70, 1], [80, 2]]
+    assert more.dataset.x.dtype == torch.float32
+    assert more.dataset.scaling is not None
+    assert [part.tolist() for part in more.dataset.scaling] == [[1, 2, 0, 0], [3, 4, 1, 1]]
+    assert more.examples(1)[0].tolist() == [[4, 5, 70, 1], [6, 7, 80, 2]]
+    assert data.feature_shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("day", {}, "column 'day', which there is not; did you mean 'days'? (columns: days, age"),
+        ("wide", {}, "which there is not: array wide has shape (4, 2)"),
+        ("ward", {}, "as numbers, but it holds texts such as 'east'"),
+        ("days", {"x": torch.zeros(4, 1, 2, 2), "scaling": None}, "x holds images [1, 2, 2]"),
+        (
+            "days",
+            {"columns": {"days": torch.tensor([1.0, 2.0, torch.nan, 3.0])}, "column_values": {}},
+            "column 'days' is nan in row 2",
+        ),
+        (
+            "days",
+            {
+                "columns": {"days": torch.tensor([1.0, 1e39, 2.0, 3.0], dtype=torch.float64)},
+                "column_values": {},
+            },
+            "wanted finite numbers",
+        ),
+    ],
+)
+def test_covariates_that_a_model_cannot_use_are_refused(
+    name: str, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        visits(**changes).with_covariates([name])
+    assert words in str(caught.value)
+
+
+def test_batches_of_numbers_are_numbers() -> None:
+    plan = visits().plan([0, 1], 1, 2, seed=0, round=0)
+    _, y = plan.batch(0)
+    assert y.dtype == torch.float32
+    assert sorted(y[1].tolist()) == [2.5, 3.0]
+    assert visits().outcome == "number"

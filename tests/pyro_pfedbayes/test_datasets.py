@@ -167,7 +167,18 @@ def toy(**changes: Any) -> Dataset:
         ({"y": torch.tensor([0, 1, 1, 0]).int()}, "y must be int64"),
         ({"y": torch.tensor([0, 1, 1])}, "x and y have different lengths: 4 and [3]"),
         ({"y": torch.tensor([0, 1, 2, 0])}, "labels out of range: y holds 0 to 2"),
-        ({"y": torch.tensor([0, 1, -1, 0])}, "labels out of range: y holds -1 to 1"),
+        ({"y": torch.tensor([0, 1, -2, 0])}, "labels out of range: y holds -2 to 1"),
+        (
+            {"y": torch.zeros(4)},
+            "y is float32, so it holds numbers, but there are names of 2 classes",
+        ),
+        ({"y": torch.zeros(4).double(), "classes": ()}, "or float32 [n] for numbers"),
+        ({"y": torch.tensor([0, 0, torch.inf, 0]), "classes": ()}, "y is infinite in row 2"),
+        ({"target_scaling": (0.0, 1.0)}, "target_scaling is for numbers"),
+        (
+            {"y": torch.zeros(4), "classes": (), "target_scaling": (0.0, 0.0)},
+            "wanted a finite loc and a scale above 0",
+        ),
         ({"test_mask": torch.zeros(3).bool()}, "x and test_mask have different lengths"),
         ({"test_mask": torch.zeros(4)}, "test_mask must be bool"),
         ({"columns": {"site": torch.zeros(5)}}, "x and site have different lengths"),
@@ -178,6 +189,23 @@ def toy(**changes: Any) -> Dataset:
 )
 def test_datasets_check_their_parts(changes: dict[str, Any], words: str) -> None:
     assert words in message(toy, **changes)
+
+
+def test_outcomes_may_be_numbers_some_of_them_missing() -> None:
+    data = toy(y=torch.tensor([1.5, torch.nan, -1.0, 0.0]), classes=(), target_scaling=(10.0, 2.0))
+    assert (data.outcome, data.num_classes) == ("number", 0)
+    assert data.known.tolist() == [True, False, True, True]
+    assert data.raw_y[data.known].tolist() == [13.0, 8.0, 10.0]
+    part = data.select(torch.tensor([3, 0]))
+    assert part.y.tolist() == [0.0, 1.5]
+    assert part.target_scaling == (10.0, 2.0)
+
+
+def test_labels_may_be_unknown() -> None:
+    data = toy(y=torch.tensor([0, -1, 1, -1]))
+    assert (data.outcome, data.num_classes) == ("class", 2)
+    assert data.known.tolist() == [True, False, True, False]
+    assert data.raw_y is data.y
 
 
 def test_large_finite_inputs_are_not_taken_for_infinite() -> None:

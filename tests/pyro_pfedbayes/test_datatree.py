@@ -218,3 +218,25 @@ def test_arviz_takes_it() -> None:
     assert len(table) == 4
     mean = tree["client_metrics"]["accuracy"].mean(("chain", "draw"))
     assert float(table["mean"].iloc[0]) == pytest.approx(float(mean.to_numpy()[0]), abs=1e-6)
+
+
+def test_unknown_labels_have_no_likelihood_and_count_nowhere(tmp_path: Path) -> None:
+    probs = probabilities()
+    unknown = np.array([0, -1, 1, -1, -1])
+    tree = to_datatree(probs, unknown, CLIENT)
+    log_likelihood = values(tree, "log_likelihood", "y")[0]
+    assert np.isnan(log_likelihood).all(0).tolist() == (unknown < 0).tolist()
+    known = np.log(probs[:, [0, 2], [0, 1]])
+    nll = values(tree, "client_metrics", "nll")[0]
+    assert np.allclose(nll[:, 0], -known.mean(1), atol=1e-6)
+    assert np.isnan(nll[:, 1]).all()
+    accuracy = (probs.argmax(-1) == unknown)[:, [0, 2]].mean(1)
+    assert np.allclose(values(tree, "client_metrics", "accuracy")[0, :, 0], accuracy)
+    save_datatree(tree, tmp_path / "t.nc")
+    assert values(load_datatree(tmp_path / "t.nc"), "observed_data", "y").tolist() == [
+        0,
+        -1,
+        1,
+        -1,
+        -1,
+    ]

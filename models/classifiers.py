@@ -1,0 +1,150 @@
+"""Beliefs about classes: networks with a categorical likelihood, and logistic regression as a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.likelihoods import Categorical
+from pyro_pfedbayes.models.likelihoods.base import check_positive
+from pyro_pfedbayes.models.networks import VGG_SMALL, mlp, vgg
+from pyro_pfedbayes.models.pretrained import pretrained
+from pyro_pfedbayes.models.program import ProgramModel
+from pyro_pfedbayes.models.spec import DataSpec
+from pyro_pfedbayes.models.weights import PAPER_RHO
+
+__all__ = ["linear_classifier", "logistic_regression", "mlp_classifier", "vgg_classifier"]
+
+
+def mlp_classifier(
+    data: DataSpec,
+    *,
+    hidden: Sequence[int] = (100,),
+    rho: float = PAPER_RHO,
+    weights: str | None = None,
+) -> BayesianModel:
+    """A class depends on the features through a fully connected network whose every weight is uncertain.
+
+    ``θ ~ w,  y ~ Categorical(softmax(mlp(x; θ)))`` (Zhang et al. 2022, section 2). All weights are shared.
+
+    Args:
+        data: Any shape of features; they are flattened.
+        hidden: Units of each hidden layer; none for a linear classifier.
+        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
+        weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
+
+    Raises:
+        UserError: Outcomes that are numbers, a layer without units, an impossible rho, weights of another network.
+
+    Example:
+        >>> mlp_classifier(DataSpec((1, 28, 28), num_classes=10)).prior.num_weights
+        79510
+    """
+    data.expect("class", "mlp")
+    network = mlp([data.num_features, *hidden, data.num_classes], seed=data.seed)
+    network = network if weights is None else pretrained(network, weights)
+    return BayesianModel(network, Categorical(data.num_classes), rho=rho)
+
+
+def linear_classifier(data: DataSpec, *, rho: float = PAPER_RHO) -> BayesianModel:
+    """The log-odds of classes are linear in the features.
+
+    ``W, b ~ w,  y ~ Categorical(softmax(W x + b))``. All weights are shared.
+
+    Args:
+        data: Any shape of features; they are flattened.
+        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
+
+    Raises:
+        UserError: Outcomes that are numbers, or an impossible rho.
+
+    Example:
+        >>> linear_classifier(DataSpec((4,), num_classes=3)).weight_shapes
+        {'head.weight': (3, 4), 'head.bias': (3,)}
+    """
+    data.expect("class", "linear")
+    return mlp_classifier(data, hidden=(), rho=rho)
+
+
+def vgg_classifier(
+    data: DataSpec,
+    *,
+    config: Sequence[int | str] = VGG_SMALL,
+    rho: float = PAPER_RHO,
+    weights: str | None = None,
+) -> BayesianModel:
+    """A class depends on a picture through small filters that look the same everywhere in it.
+
+    ``θ ~ w,  y ~ Categorical(softmax(vgg(x; θ)))`` (Zhang et al. 2022, section 5.1). All weights are shared.
+
+    Args:
+        data: Square images ``(channels, size, size)``.
+        config: Convolutions by number of channels, and ``"M"`` for a max-pool; see `networks.vgg`.
+        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
+        weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
+
+    Raises:
+        UserError: Features that are no square images, outcomes that are numbers, an impossible plan or rho.
+
+    Example:
+        >>> model = vgg_classifier(DataSpec((3, 32, 32), num_classes=10))
+        >>> model.weight_shapes["conv1.weight"]
+        (16, 3, 3, 3)
+    """
+    data.expect("class", "vgg")
+    shape = data.feature_shape
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise UserError(f"model vgg wants square images; the inputs have shape {list(shape)}")
+    network = vgg(
+        config,
+        in_channels=shape[0],
+        num_classes=data.num_classes,
+        image_size=shape[1],
+        seed=data.seed,
+    )
+    network = network if weights is None else pretrained(network, weights)
+    return BayesianModel(network, Categorical(data.num_classes), rho=rho)
+
+
+def logistic_regression(data: DataSpec, *, prior_scale: float = 1.0) -> ProgramModel:
+    """Each feature moves the log-odds of a class against class 0 by a fixed amount.
+
+    ``log p(y = c | x) - log p(y = 0 | x) = a_c + b_c · x,  a_c, b_cj ~ Normal(0, prior_scale²),  c = 1 … C - 1``
+
+    Sites ``intercept`` [C - 1] and ``slopes`` [C - 1, p] are shared. Class 0 has none: a constant added to all classes
+    would change nothing.
+
+    Args:
+        data: Any shape of features; they are flattened to p numbers.
+        prior_scale: Standard deviation of the first round's prior, in log-odds a unit of the feature.
+
+    Raises:
+        UserError: Outcomes that are numbers, or a scale not above 0.
+
+    Example:
+        >>> logistic_regression(DataSpec((4,), num_classes=3)).declaration.shapes
+        {'intercept': (2,), 'slopes': (2, 4)}
+    """
+    data.expect("class", "logistic-regression")
+    check_positive("logistic-regression", prior_scale=prior_scale)
+    free, features = data.num_classes - 1, data.num_features
+
+    def logistic(x: Tensor, y: Tensor | None = None) -> None:
+        intercept = pyro.sample(
+            "intercept", dist.Normal(0.0, prior_scale).expand([free]).to_event(1)
+        )
+        slopes = pyro.sample(
+            "slopes", dist.Normal(0.0, prior_scale).expand([free, features]).to_event(2)
+        )
+        log_odds = intercept + x.flatten(1) @ slopes.T
+        logits = torch.cat([torch.zeros_like(log_odds[:, :1]), log_odds], -1)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+    return ProgramModel(logistic, data)

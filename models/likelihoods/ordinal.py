@@ -1,0 +1,117 @@
+"""Ordered classes, by a cumulative logit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pyro.distributions as dist
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.models.likelihoods.base import ClassLikelihood, check_positive
+
+__all__ = ["Ordinal", "ordinal_logits"]
+
+
+def ordinal_logits(location: Tensor, cutpoints: Tensor) -> Tensor:
+    """Log-probabilities of ordered classes under the cumulative logit model (McCullagh 1980).
+
+    ``P(y <= c) = 1 / (1 + exp(-(cut_c - f)))``. A class between two cutpoints a < b has the difference of two such
+    values, here as ``log σ(b - f) + log σ(f - a) + log(1 - exp(a - b))``, which keeps its precision where both are
+    nearly 0 or 1.
+
+    Args:
+        location: f ``[..., n]``.
+        cutpoints: Increasing, ``[..., C - 1]``; leading dimensions broadcast with those of ``location``.
+
+    Returns:
+        ``[..., n, C]``, in nats.
+
+    Example:
+        >>> ordinal_logits(torch.zeros(1), torch.tensor([-1.0, 1.0])).exp()
+        tensor([[0.2689, 0.4621, 0.2689]])
+    """
+    cutpoints = cutpoints[..., None, :]
+    below = F.logsigmoid(cutpoints - location[..., None])
+    above = F.logsigmoid(location[..., None] - cutpoints)
+    gaps = torch.log(-torch.expm1(cutpoints[..., :-1] - cutpoints[..., 1:]))
+    between = below[..., 1:] + above[..., :-1] + gaps
+    return torch.cat([below[..., :1], between, above[..., -1:]], -1)
+
+
+@dataclass(frozen=True)
+class Ordinal(ClassLikelihood):
+    """One of ordered classes, such as grades; the network's one output is a score, cut by fixed points.
+
+    ``P(y <= c | f) = 1 / (1 + exp(-(cut_c - f))),  c = 0 … C - 2``
+
+    One score for all classes: the odds of exceeding a class grow by the same factor at every cutpoint (proportional
+    odds). For cutpoints that are learnt, see ``pyro_pfedbayes.models.ordinal``.
+
+    Args:
+        num_classes: C, at least 2.
+        cutpoints: C - 1 increasing numbers; None for evenly spaced ones, centred at 0.
+        spacing: Distance of evenly spaced cutpoints.
+        missing: ``"refuse"`` or ``"mask"`` labels of -1.
+
+    Raises:
+        UserError: Fewer than two classes, cutpoints that are not C - 1 increasing numbers.
+
+    Example:
+        >>> Ordinal(4).cuts
+        (-1.0, 0.0, 1.0)
+        >>> Ordinal(3, cutpoints=(-1.0, 1.0)).predict(torch.zeros(1, 1))
+        tensor([[0.2689, 0.4621, 0.2689]])
+    """
+
+    num_classes: int
+    cutpoints: Sequence[float] | None = field(default=None, kw_only=True)
+    spacing: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_classes < 2:
+            raise UserError(f"Ordinal: num_classes is {self.num_classes}; at least 2 are needed")
+        check_positive("Ordinal", spacing=self.spacing)
+        if self.cutpoints is None:
+            return
+        cuts = tuple(float(cut) for cut in self.cutpoints)
+        increasing = all(a < b for a, b in pairwise((float("-inf"), *cuts, float("inf"))))
+        if len(cuts) != self.num_classes - 1 or not increasing:
+            raise UserError(
+                f"Ordinal: cutpoints are {cuts}; {self.num_classes} classes want "
+                f"{self.num_classes - 1} finite, increasing numbers"
+            )
+        # A list would make a frozen object that can change, and that cannot be hashed.
+        object.__setattr__(self, "cutpoints", cuts)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes C."""
+        return self.num_classes
+
+    @property
+    def cuts(self) -> tuple[float, ...]:
+        """The C - 1 cutpoints."""
+        if self.cutpoints is not None:
+            return tuple(self.cutpoints)
+        middle = (self.num_classes - 2) / 2
+        return tuple(self.spacing * (c - middle) for c in range(self.num_classes - 1))
+
+    def distribution(
+        self, outputs: Tensor, exposure: Tensor | None = None
+    ) -> dist.TorchDistribution:
+        """Distribution over classes given ``outputs [..., n, 1]``, batch shape ``[..., n]``."""
+        return dist.Categorical(logits=self._log_probs(outputs))
+
+    def predict(self, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
+        """Class probabilities ``[..., n, C]``."""
+        return self._log_probs(outputs).exp()
+
+    def _log_probs(self, outputs: Tensor) -> Tensor:
+        cuts = torch.tensor(self.cuts, dtype=outputs.dtype, device=outputs.device)
+        return ordinal_logits(outputs[..., 0], cuts)

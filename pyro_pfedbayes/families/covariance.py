@@ -1,0 +1,328 @@
+"""Servers that know how weights vary together: full covariance, and low-rank plus diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families.base import ClientFamily
+from pyro_pfedbayes.families.rows import GaussianRows, shares
+
+__all__ = ["FullCovariance", "LowRank"]
+
+_FLOOR = 1e-6  # of a weight's variance: the least that a factor analysis leaves unexplained
+_ALIVE = 1e-3  # Fᵀ Ψ⁻¹ F of a column: the least from which EM soon leads anywhere
+
+
+@dataclass(frozen=True)
+class FullCovariance:
+    """A Gaussian of any covariance, kept as small as it is.
+
+    The projection matches the mean m = Σ p μ_i and the covariance Σ p [Cov(q_i) + (μ_i - m)(μ_i - m)ᵀ], and is exact
+    for every Gaussian client. For S clients of diagonal plus rank-R covariance it is a diagonal plus at most S (R + 1)
+    columns: w is ``loc [T]``, ``scale [T]`` and ``factor [T, min(S (R + 1), T)]``, of covariance
+    diag(scale²) + factor factorᵀ, and the shape of ``factor`` follows the number of clients. For full-rank clients w is
+    ``loc [T]`` and the Cholesky factor ``tril [T, T]``.
+
+    Example:
+        >>> rows = GaussianRows(torch.tensor([[0.0, 0.0], [2.0, 2.0]]), torch.ones(2, 2))
+        >>> w = FullCovariance().project(rows, torch.ones(2), {})
+        >>> FullCovariance().distribution(w).covariance_matrix.round(decimals=4)
+        tensor([[2., 1.],
+                [1., 2.]])
+    """
+
+    @property
+    def name(self) -> str:
+        """``full-covariance``."""
+        return "full-covariance"
+
+    def check(self, client_family: ClientFamily, num_weights: int) -> None:
+        """What the client can hold, the server can.
+
+        Raises:
+            UserError: If the client's family refuses the size.
+        """
+        client_family.check(num_weights)
+
+    def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        """W with means ``loc [T]``, standard deviations ``scale [T]`` and one factor column of zeros."""
+        return _start(loc, scale, 1)
+
+    def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
+        """A ``MultivariateNormal`` if w has ``tril``, else a ``LowRankMultivariateNormal``."""
+        return _distribution(w)
+
+    def project(
+        self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Moment matching in float64; ``previous`` is not used.
+
+        Raises:
+            UserError: If the weights are not fit to be importances.
+        """
+        loc, diagonal, factor = _matched(rows, weights)
+        dtype = rows.loc.dtype
+        if rows.rank >= rows.num_weights:  # full-rank clients
+            covariance = torch.diag(diagonal) + factor @ factor.T
+            return {"loc": loc.to(dtype), "tril": torch.linalg.cholesky(covariance).to(dtype)}
+        factor = _principal(factor, diagonal)
+        return {
+            "loc": loc.to(dtype),
+            "scale": diagonal.sqrt().to(dtype),
+            "factor": factor.to(dtype),
+        }
+
+    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Means ``[T]``."""
+        return w["loc"]
+
+    def std(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Marginal standard deviations ``[T]``."""
+        return _std(w)
+
+    def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
+        return _nearest(w)
+
+    def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+        """One draw ``[T]``."""
+        return _sample(w, generator)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A Gaussian of covariance diag(scale²) + factor factorᵀ, with a factor ``[T, rank]``.
+
+    The projection is a factor analysis of the covariance that `FullCovariance` matches, by EM (Rubin and Thayer 1982),
+    in float64 and without a T × T matrix. It finds a local minimum: from the leading columns of the exact factor, or
+    from the previous w where that is better. It is exact as soon as the exact factor has at most ``rank`` columns,
+    as S mean-field clients with S - 1 <= rank.
+
+    Args:
+        rank: Columns of the factor, >= 1 and below the number of weights.
+        iterations: At most so many EM steps a projection.
+        tolerance: Stop when a step lowers the divergence by less, in nats a weight.
+
+    Raises:
+        UserError: If one of them is out of range.
+
+    Example:
+        >>> rows = GaussianRows(torch.tensor([[0.0, 0.0], [2.0, 2.0]]), torch.ones(2, 2))
+        >>> w = LowRank(1).project(rows, torch.ones(2), {})
+        >>> LowRank(1).distribution(w).covariance_matrix.round(decimals=4)
+        tensor([[2., 1.],
+                [1., 2.]])
+    """
+
+    rank: int
+    iterations: int = 200
+    tolerance: float = 1e-7
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.rank < 1:
+            raise UserError(f"rank of a low-rank server is {self.rank}: give at least 1")
+        if self.iterations < 1 or not self.tolerance >= 0:
+            raise UserError("a low-rank server needs iterations >= 1 and a tolerance >= 0")
+
+    @property
+    def name(self) -> str:
+        """``low-rank``."""
+        return "low-rank"
+
+    def check(self, client_family: ClientFamily, num_weights: int) -> None:
+        """The rank must be below the number of weights, and the client must be able to hold its belief.
+
+        Raises:
+            UserError: If not.
+        """
+        client_family.check(num_weights)
+        if self.rank >= num_weights:
+            raise UserError(
+                f"rank {self.rank} of a low-rank server is not below its {num_weights} weights: "
+                "give a smaller one, or take FullCovariance()"
+            )
+
+    def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        """W with means ``loc [T]``, standard deviations ``scale [T]`` and a factor of zeros."""
+        return _start(loc, scale, self.rank)
+
+    def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
+        """A ``LowRankMultivariateNormal``."""
+        return _distribution(w)
+
+    def project(
+        self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """EM for factor analysis; ``previous`` is one of its two starts if it has a factor of this shape.
+
+        Raises:
+            UserError: If the weights are not fit to be importances.
+        """
+        loc, diagonal, exact = _matched(rows, weights)
+        target = _Target(diagonal, exact)
+        leading = _principal(exact, target.variance)[:, : self.rank]
+        missing = self.rank - leading.shape[1]
+        factor = torch.nn.functional.pad(leading, (0, missing))
+        best = factor, target.unexplained(factor)
+        warm = _warm(previous, factor)
+        if warm is not None:
+            best = min(best, warm, key=lambda start: target.divergence(*start))
+        factor, diagonal = target.analyse(*best, self.iterations, self.tolerance)
+        factor, dtype = _principal(factor, diagonal), rows.loc.dtype
+        return {
+            "loc": loc.to(dtype),
+            "scale": diagonal.sqrt().to(dtype),
+            "factor": factor.to(dtype),
+        }
+
+    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Means ``[T]``."""
+        return w["loc"]
+
+    def std(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Marginal standard deviations ``[T]``."""
+        return _std(w)
+
+    def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
+        return _nearest(w)
+
+    def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+        """One draw ``[T]``."""
+        return _sample(w, generator)
+
+
+class _Target:
+    """A covariance C = diag(d) + W Wᵀ that is to be explained by F Fᵀ + diag(ψ)."""
+
+    def __init__(self, diagonal: Tensor, factor: Tensor) -> None:
+        self.diagonal, self.factor = diagonal, factor
+        self.variance = diagonal + factor.square().sum(1)
+
+    def unexplained(self, factor: Tensor) -> Tensor:
+        """Ψ ``[T]`` that keeps the variances, given a factor; never quite 0."""
+        return torch.maximum(self.variance - factor.square().sum(1), _FLOOR * self.variance)
+
+    def divergence(self, factor: Tensor, psi: Tensor) -> float:
+        """KL(N(0, C) ‖ N(0, F Fᵀ + diag(ψ))) in nats a weight, up to a constant."""
+        scaled, tril = _capacitance(factor, psi)
+        half = torch.linalg.solve_triangular(tril, scaled.T, upper=False)  # [R, T]
+        precision = psi.reciprocal() - half.square().sum(0)
+        trace = (precision * self.diagonal).sum()
+        trace = trace + (self.factor.square() / psi.unsqueeze(1)).sum()
+        trace = trace - (half @ self.factor).square().sum()
+        log_det = psi.log().sum() + 2.0 * tril.diagonal().log().sum()
+        return float(0.5 * (log_det + trace) / len(psi))
+
+    def analyse(
+        self, factor: Tensor, psi: Tensor, iterations: int, tolerance: float
+    ) -> tuple[Tensor, Tensor]:
+        """EM steps from a start until one gains less than the tolerance; returns F ``[T, R]`` and ψ ``[T]``."""
+        now = self.divergence(factor, psi)
+        for _ in range(iterations):
+            before, kept = now, (factor, psi)
+            factor, psi = self._step(factor, psi)
+            now = self.divergence(factor, psi)
+            if now > before:  # rounding, or the floor under ψ
+                return kept
+            if before - now < tolerance:
+                break
+        return factor, psi
+
+    def _step(self, factor: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
+        scaled, tril = _capacitance(factor, psi)
+        beta = torch.cholesky_solve(scaled.T, tril)  # [R, T]: E[z | θ] = β θ
+        cross = self.diagonal.unsqueeze(1) * beta.T + self.factor @ (beta @ self.factor).T  # C βᵀ
+        second = torch.eye(len(beta)).to(beta) - beta @ factor + beta @ cross  # E[z zᵀ]
+        factor = torch.linalg.solve(second, cross, left=False)
+        psi = self.variance - (factor * cross).sum(1)
+        return factor, torch.maximum(psi, _FLOOR * self.variance)
+
+
+def _capacitance(factor: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
+    """Ψ⁻¹ F ``[T, R]`` and the Cholesky factor ``[R, R]`` of I + Fᵀ Ψ⁻¹ F."""
+    scaled = factor / psi.unsqueeze(1)
+    inner = factor.T @ scaled
+    return scaled, torch.linalg.cholesky(inner + torch.eye(len(inner)).to(inner))
+
+
+def _matched(rows: GaussianRows, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean ``[T]``, diagonal ``[T]`` and factor ``[T, S (R + 1)]`` of the matched moments, in float64."""
+    p = shares(rows, weights)
+    # Measured from the first row, equal rows give back their loc exactly.
+    offset = rows.loc.double() - rows.loc[0].double()
+    shift = p @ offset
+    columns = [((offset - shift) * p.sqrt().unsqueeze(1)).T]
+    if rows.factor is not None:
+        own = rows.factor.double() * p.sqrt()[:, None, None]
+        columns.append(own.transpose(0, 1).flatten(1))
+    diagonal = p @ rows.scale.double().square()
+    return rows.loc[0].double() + shift, diagonal, torch.cat(columns, 1)
+
+
+def _principal(factor: Tensor, diagonal: Tensor) -> Tensor:
+    """The same F Fᵀ by columns that are orthogonal in D⁻¹, largest first, at most T of them.
+
+    I + Fᵀ D⁻¹ F is then diagonal, so its Cholesky factor is as accurate in float32 as its entries. With columns as they
+    come it may have a condition of T times (spread / scale)², and fail.
+    """
+    scaled = factor / diagonal.sqrt().unsqueeze(1)
+    vectors = torch.linalg.eigh(scaled.T @ scaled).eigenvectors.flip(1)
+    turned: Tensor = factor @ vectors[:, : len(factor)]
+    return turned
+
+
+def _warm(previous: Mapping[str, Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
+    """F and ψ of the previous w, if EM can go on from there: it cannot bring a column of zeros back to life."""
+    old = previous.get("factor")
+    if old is None or old.shape != like.shape:
+        return None
+    factor, psi = old.to(like), previous["scale"].to(like).square()
+    alive = (factor.square() / psi.unsqueeze(1)).sum(0) > _ALIVE
+    return (factor, psi) if bool(alive.all()) else None
+
+
+def _start(loc: Tensor, scale: Tensor, rank: int) -> dict[str, Tensor]:
+    factor = torch.zeros(len(loc), rank).to(loc)
+    return {"loc": loc.clone(), "scale": scale.clone(), "factor": factor}
+
+
+def _distribution(w: Mapping[str, Tensor]) -> TorchDistribution:
+    if "tril" in w:
+        return dist.MultivariateNormal(w["loc"], scale_tril=w["tril"])
+    return dist.LowRankMultivariateNormal(w["loc"], w["factor"], w["scale"].square())
+
+
+def _std(w: Mapping[str, Tensor]) -> Tensor:
+    if "tril" in w:
+        return w["tril"].square().sum(1).sqrt()
+    return (w["scale"].square() + w["factor"].square().sum(1)).sqrt()
+
+
+def _nearest(w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Its variances are the inverse diagonal of the precision of w."""
+    if "tril" in w:
+        identity = torch.eye(len(w["loc"])).to(w["tril"])
+        inverse = torch.linalg.solve_triangular(w["tril"], identity, upper=False)
+        return w["loc"], inverse.square().sum(0).rsqrt()
+    psi = w["scale"].square()
+    scaled, tril = _capacitance(w["factor"], psi)
+    half = torch.linalg.solve_triangular(tril, scaled.T, upper=False)
+    return w["loc"], (psi.reciprocal() - half.square().sum(0)).rsqrt()
+
+
+def _sample(w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+    noise: Tensor = torch.empty_like(w["loc"]).normal_(generator=generator)
+    if "tril" in w:
+        return w["loc"] + w["tril"] @ noise
+    common = torch.empty_like(w["factor"][0]).normal_(generator=generator)
+    draw: Tensor = w["loc"] + w["scale"] * noise + w["factor"] @ common
+    return draw

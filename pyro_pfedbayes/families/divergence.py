@@ -1,0 +1,201 @@
+"""KL divergences in closed form between what clients believe and what a server holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import (
+    Independent,
+    Laplace,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    kl_divergence,
+)
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families.mixture import GaussianMixture
+
+__all__ = ["divergence"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def divergence(q: TorchDistribution, p: TorchDistribution) -> Tensor:
+    """KL(q‖p) in nats, in closed form; for a `GaussianMixture` p a closed upper bound of it.
+
+    Closed are: any Gaussian q over vectors (independent, low-rank plus diagonal, or by a Cholesky factor) against each
+    of these, and against independent Laplace distributions; and whatever torch has a formula for, under any nesting
+    of ``Independent``. Runs under ``torch.func.vmap`` where validation is off.
+
+    For a mixture p = Σ π_k w_k the result is -log Σ_k π_k exp(-KL(q‖w_k)) >= KL(q‖p). It is Jensen's bound, log
+    Σ_k π_k w_k(θ) >= Σ_k r_k log(π_k w_k(θ) / r_k), at its best r (Hershey and Olsen 2007, section 7). It is tight when
+    q lies at one of components far apart, and when all components are equal.
+
+    Args:
+        q: What is integrated over, batch shape ``B``.
+        p: Of the same event shape; its batch shape broadcasts with that of q.
+
+    Returns:
+        Batch shape of q and p broadcast.
+
+    Raises:
+        NotImplementedError: If there is no closed form, as for Student's t: estimate it by draws instead.
+        UserError: If the event shapes differ.
+
+    Example:
+        >>> q = Independent(Normal(torch.zeros(3), torch.ones(3)), 1)
+        >>> p = LowRankMultivariateNormal(torch.ones(3), torch.zeros(3, 1), torch.ones(3))
+        >>> round(float(divergence(q, p)), 4)
+        1.5
+    """
+    if q.event_shape != p.event_shape:
+        shapes = f"{list(q.event_shape)} and {list(p.event_shape)}"
+        raise UserError(f"a divergence needs equal event shapes, not {shapes}")
+    q_base, q_dims = _unwrap(q)
+    p_base, p_dims = _unwrap(p)
+    if q_dims == p_dims and isinstance(q_base, Normal) and isinstance(p_base, Normal | Laplace):
+        return _sum(kl_divergence(q_base, p_base), q_dims)
+    if isinstance(q_base, _VECTOR) or (isinstance(q_base, Normal) and q_dims == 1):
+        if isinstance(p_base, GaussianMixture):
+            return _mixture_bound(q, p_base)
+        if isinstance(p_base, Normal):
+            return _normal_cross_entropy(q, p_base) - _entropy(q)
+        if isinstance(p_base, Laplace):
+            return _laplace_cross_entropy(q, p_base) - _entropy(q)
+        if isinstance(p_base, _VECTOR):
+            return _vector_cross_entropy(q_base, p_base) - _entropy(q)
+    if q_dims != p_dims:
+        raise NotImplementedError(
+            f"no closed divergence of {type(q_base).__name__} to {type(p_base).__name__}"
+        )
+    return _sum(kl_divergence(q_base, p_base), q_dims)
+
+
+_VECTOR = (LowRankMultivariateNormal, MultivariateNormal)
+
+
+def _unwrap(distribution: Any) -> tuple[Any, int]:
+    """The innermost distribution, and how many of its batch dimensions are part of the event."""
+    dims = 0
+    while isinstance(distribution, Independent):
+        dims += distribution.reinterpreted_batch_ndims
+        distribution = distribution.base_dist
+    return distribution, dims
+
+
+def _sum(value: Tensor, dims: int) -> Tensor:
+    return value.flatten(-dims).sum(-1) if dims else value
+
+
+def _entropy(q: TorchDistribution) -> Tensor:
+    entropy: Tensor = q.entropy()
+    return entropy
+
+
+def _normal_cross_entropy(q: TorchDistribution, p: Any) -> Tensor:
+    """-E_q log p(θ), which takes only the marginal moments of q."""
+    distance = (q.variance + (q.mean - p.loc).square()) / p.scale.square()
+    total: Tensor = (0.5 * distance + p.scale.log() + _HALF_LOG_2PI).sum(-1)
+    return total
+
+
+def _laplace_cross_entropy(q: TorchDistribution, p: Any) -> Tensor:
+    sigma = q.variance.sqrt()
+    z = (q.mean - p.loc) / sigma
+    folded = math.sqrt(2.0 / math.pi) * torch.exp(-0.5 * z.square())
+    folded = folded + z * torch.erf(z / math.sqrt(2.0))
+    total: Tensor = (sigma * folded / p.scale + (2.0 * p.scale).log()).sum(-1)
+    return total
+
+
+def _mixture_bound(q: TorchDistribution, p: GaussianMixture) -> Tensor:
+    base, _ = _unwrap(q)
+    if isinstance(base, Normal):
+        # Weight by weight: with many weights the difference of two large sums would lose digits.
+        ratio = (base.scale.unsqueeze(-2) / p.scale).square()
+        distance = ((base.loc.unsqueeze(-2) - p.loc) / p.scale).square()
+        each = 0.5 * (ratio + distance - 1.0 - ratio.log()).sum(-1)
+    else:
+        distance = q.variance.unsqueeze(-2) + (q.mean.unsqueeze(-2) - p.loc).square()
+        distance = 0.5 * distance / p.scale.square() + p.scale.log() + _HALF_LOG_2PI
+        each = distance.sum(-1) - _entropy(q).unsqueeze(-1)
+    return -torch.logsumexp(p.log_shares - each, -1)
+
+
+def _vector_cross_entropy(q: Any, p: Any) -> Tensor:
+    """-E_q log p(θ) for Gaussians, through the diagonal and the factor of Cov(q)."""
+    if isinstance(q, Normal):
+        diagonal, factor = q.scale.square(), None
+    elif isinstance(q, LowRankMultivariateNormal):
+        diagonal, factor = q._unbroadcasted_cov_diag, q._unbroadcasted_cov_factor
+    else:
+        diagonal, factor = None, q._unbroadcasted_scale_tril
+    # ½ tr(P E[(θ - m)(θ - m)ᵀ]), P the precision of p: the mean's offset and the factor's columns alike.
+    offset: Tensor = (q.mean - p.loc).unsqueeze(-1)
+    terms = _LowRankTerms(p) if isinstance(p, LowRankMultivariateNormal) else _DenseTerms(p)
+    total = terms.mahalanobis(offset)
+    if diagonal is not None:
+        total = total + (terms.precision_diagonal() * diagonal).sum(-1)
+    if factor is not None:
+        total = total + terms.mahalanobis(factor)
+    return 0.5 * total + terms.half_log_det() + _HALF_LOG_2PI * offset.shape[-2]
+
+
+class _DenseTerms:
+    """What the precision P of a Gaussian with a Cholesky factor L is asked for."""
+
+    def __init__(self, p: Any) -> None:
+        self.tril: Tensor = p._unbroadcasted_scale_tril
+
+    def half_log_det(self) -> Tensor:
+        """Half the log determinant of the covariance, ``[...]``."""
+        return self.tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def precision_diagonal(self) -> Tensor:
+        """The diagonal of P ``[..., T]``."""
+        identity = torch.eye(self.tril.shape[-1], dtype=self.tril.dtype, device=self.tril.device)
+        inverse: Tensor = torch.linalg.solve_triangular(self.tril, identity, upper=False)
+        return inverse.square().sum(-2)
+
+    def mahalanobis(self, x: Tensor) -> Tensor:
+        """Tr(xᵀ P x) ``[...]`` of columns ``x [..., T, K]``."""
+        half: Tensor = torch.linalg.solve_triangular(self.tril, x, upper=False)
+        return half.square().sum((-2, -1))
+
+
+class _LowRankTerms:
+    """The same for a covariance D + W Wᵀ, with L Lᵀ = I + Wᵀ D⁻¹ W."""
+
+    def __init__(self, p: Any) -> None:
+        self.diagonal: Tensor = p._unbroadcasted_cov_diag
+        self.factor: Tensor = p._unbroadcasted_cov_factor
+        self.tril: Tensor = p._capacitance_tril
+
+    def half_log_det(self) -> Tensor:
+        """Half the log determinant of the covariance, ``[...]``."""
+        return 0.5 * self.diagonal.log().sum(-1) + self.tril.diagonal(dim1=-2, dim2=-1).log().sum(
+            -1
+        )
+
+    def precision_diagonal(self) -> Tensor:
+        """The diagonal of P ``[..., T]``, by Woodbury: P = D⁻¹ - Hᵀ H with H = L⁻¹ Wᵀ D⁻¹."""
+        scaled = self.factor.mT / self.diagonal.unsqueeze(-2)
+        half: Tensor = torch.linalg.solve_triangular(self.tril, scaled, upper=False)
+        return self.diagonal.reciprocal() - half.square().sum(-2)
+
+    def mahalanobis(self, x: Tensor) -> Tensor:
+        """Tr(xᵀ P x) ``[...]`` of columns ``x [..., T, K]``.
+
+        It is the least of |D^-½ (x - W z)|² + |z|² over z. Woodbury's difference of two large numbers would lose every
+        digit in float32 where clients are far apart.
+        """
+        scaled = self.factor.mT / self.diagonal.unsqueeze(-2)
+        half = torch.linalg.solve_triangular(self.tril, scaled @ x, upper=False)
+        z: Tensor = torch.linalg.solve_triangular(self.tril.mT, half, upper=True)
+        rest = (x - self.factor @ z).square() / self.diagonal.unsqueeze(-1)
+        return rest.sum((-2, -1)) + z.square().sum((-2, -1))
