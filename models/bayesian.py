@@ -22,8 +22,8 @@ from pyro_pfedbayes.models.likelihoods import Likelihood, check_exposure
 from pyro_pfedbayes.models.roles import PriorSpec, Role, assign_roles
 from pyro_pfedbayes.models.settings import local_parameters
 from pyro_pfedbayes.models.sites import (
+    HasSites,
     Site,
-    constrained,
     find_sites,
     seeded,
     site_trace,
@@ -45,7 +45,7 @@ HYPER_SCALE = 0.1
 """Standard deviation of q^i over hyper-parameters in the beginning, in unconstrained coordinates."""
 
 
-class BayesianModel(PyroModule):  # type: ignore[misc]
+class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
     """Bayesian neural networks of a cohort of clients, stacked in one plate (Zhang et al. 2022, section 2).
 
     Calling it runs the generative story: weights from the prior ``w`` under ``poutine.scale(zeta)``,
@@ -305,18 +305,6 @@ class BayesianModel(PyroModule):  # type: ignore[misc]
         with pyro.plate("data", len(x)):
             pyro.sample("y", observation, obs=y)
         return outputs
-
-    def transform(self, name: str) -> dist.transforms.Transform | None:
-        """From unconstrained coordinates to a site's own; None for the identity."""
-        return self.sites[name].transform
-
-    def event_dim(self, name: str) -> int:
-        """Dimensions of a site that are one event."""
-        return self.sites[name].event_dim
-
-    def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Site values from unconstrained coordinates."""
-        return constrained(self.sites, values)
 
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> dist.TorchDistribution:
         """Distribution of the observations, batch ``[n]``, for given weights."""

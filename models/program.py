@@ -20,8 +20,8 @@ from pyro_pfedbayes.models.observing import Unmasked, class_probabilities, obser
 from pyro_pfedbayes.models.roles import Role, assign_roles
 from pyro_pfedbayes.models.sites import (
     OBSERVATION,
+    HasSites,
     Site,
-    constrained,
     find_sites,
     seeded,
     site_trace,
@@ -34,7 +34,7 @@ __all__ = ["ProgramModel"]
 START_SCALE = 0.1
 
 
-class ProgramModel:
+class ProgramModel(HasSites):
     """A client's belief as a Pyro program; its latent sites are what the federation learns.
 
     The program is written for one client. It samples the observation, site ``"y"``, in a plate over the rows of
@@ -149,18 +149,6 @@ class ProgramModel:
     def sites_program(self) -> Any:
         """Draw the latent sites, on inputs that are nobody's."""
         return self.client_program(torch.ones(2, *self._width(), device=self.start.device))
-
-    def transform(self, name: str) -> dist.transforms.Transform | None:
-        """From unconstrained coordinates to a site's own; None for the identity."""
-        return self.sites[name].transform
-
-    def event_dim(self, name: str) -> int:
-        """Dimensions of a site that are one event."""
-        return self.sites[name].event_dim
-
-    def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Site values from unconstrained coordinates."""
-        return constrained(self.sites, values)
 
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> dist.TorchDistribution:
         """Distribution of the observations, batch ``[n]``, for given values of all sites."""

@@ -20,8 +20,8 @@ from pyro_pfedbayes.randomness import seed_for
 
 __all__ = [
     "OBSERVATION",
+    "HasSites",
     "Site",
-    "constrained",
     "find_sites",
     "is_bookkeeping",
     "seeded",
@@ -106,13 +106,30 @@ def find_sites(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Site]:
     return found
 
 
-def constrained(sites: Mapping[str, Site], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Values in the sites' own coordinates, from unconstrained ones."""
-    out = {}
-    for name, value in values.items():
-        transform = sites[name].transform
-        out[name] = value if transform is None else transform(value)
-    return out
+class HasSites:
+    """What a model says about its sites.
+
+    Attributes:
+        sites: Latent sites by name.
+    """
+
+    sites: Mapping[str, Site]
+
+    def transform(self, name: str) -> dist.transforms.Transform | None:
+        """From unconstrained coordinates to a site's own; None for the identity."""
+        return self.sites[name].transform
+
+    def event_dim(self, name: str) -> int:
+        """Dimensions of a site that are one event."""
+        return self.sites[name].event_dim
+
+    def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Site values from unconstrained coordinates."""
+        out = {}
+        for name, value in values.items():
+            transform = self.sites[name].transform
+            out[name] = value if transform is None else transform(value)
+        return out
 
 
 def typical_values(

@@ -20,8 +20,32 @@ _FLOOR = 1e-6  # of a weight's variance: the least that a factor analysis leaves
 _ALIVE = 1e-3  # Fᵀ Ψ⁻¹ F of a column: the least from which EM soon leads anywhere
 
 
+class _Gaussian:
+    """What every w of a mean and a covariance can do, however the covariance is kept."""
+
+    def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
+        """A ``MultivariateNormal`` if w has ``tril``, else a ``LowRankMultivariateNormal``."""
+        return _distribution(w)
+
+    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Means ``[T]``."""
+        return w["loc"]
+
+    def std(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Marginal standard deviations ``[T]``."""
+        return _std(w)
+
+    def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
+        return _nearest(w)
+
+    def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+        """One draw ``[T]``."""
+        return _sample(w, generator)
+
+
 @dataclass(frozen=True)
-class FullCovariance:
+class FullCovariance(_Gaussian):
     """A Gaussian of any covariance, kept as small as it is.
 
     The projection matches the mean m = Σ p μ_i and the covariance Σ p [Cov(q_i) + (μ_i - m)(μ_i - m)ᵀ], and is exact
@@ -55,10 +79,6 @@ class FullCovariance:
         """W with means ``loc [T]``, standard deviations ``scale [T]`` and one factor column of zeros."""
         return _start(loc, scale, 1)
 
-    def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
-        """A ``MultivariateNormal`` if w has ``tril``, else a ``LowRankMultivariateNormal``."""
-        return _distribution(w)
-
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -79,25 +99,9 @@ class FullCovariance:
             "factor": factor.to(dtype),
         }
 
-    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[T]``."""
-        return w["loc"]
-
-    def std(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Marginal standard deviations ``[T]``."""
-        return _std(w)
-
-    def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
-        return _nearest(w)
-
-    def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """One draw ``[T]``."""
-        return _sample(w, generator)
-
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(_Gaussian):
     """A Gaussian of covariance diag(scale²) + factor factorᵀ, with a factor ``[T, rank]``.
 
     The projection is a factor analysis of the covariance that `FullCovariance` matches, by EM (Rubin and Thayer 1982),
@@ -154,10 +158,6 @@ class LowRank:
         """W with means ``loc [T]``, standard deviations ``scale [T]`` and a factor of zeros."""
         return _start(loc, scale, self.rank)
 
-    def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
-        """A ``LowRankMultivariateNormal``."""
-        return _distribution(w)
-
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -182,22 +182,6 @@ class LowRank:
             "scale": diagonal.sqrt().to(dtype),
             "factor": factor.to(dtype),
         }
-
-    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[T]``."""
-        return w["loc"]
-
-    def std(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Marginal standard deviations ``[T]``."""
-        return _std(w)
-
-    def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
-        return _nearest(w)
-
-    def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """One draw ``[T]``."""
-        return _sample(w, generator)
 
 
 class _Target:
