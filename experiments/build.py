@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_pfedbayes.clients import FederatedData
+from pyro_pfedbayes.corruptions import corrupt_clients
 from pyro_pfedbayes.datasets import Dataset, load_dataset
-from pyro_pfedbayes.experiments.builders import build, model_file_copy
+from pyro_pfedbayes.experiments.builders import build
 from pyro_pfedbayes.experiments.config import Config, DataSection
 from pyro_pfedbayes.experiments.inputs import InputRule, input_rule
 from pyro_pfedbayes.experiments.outcomes import standard_outcomes
@@ -81,12 +81,8 @@ class Experiment:
         }
 
 
-def build_experiment(config: Config, folder: Path | None = None) -> Experiment:
+def build_experiment(config: Config) -> Experiment:
     """Build all parts of a run, and find out whether they fit together.
-
-    Args:
-        config: What to run.
-        folder: Of the run, if it has begun.
 
     Raises:
         UserError: Whatever is wrong with data, split, model, algorithm or device.
@@ -95,7 +91,7 @@ def build_experiment(config: Config, folder: Path | None = None) -> Experiment:
     resolve_device(config.run.device)
     data, rule = build_data(config.data)
     config.algorithm.check(config.run.rounds, data.num_clients)
-    federation = build_federation(config, data, folder)
+    federation = build_federation(config, data)
     run = config.run.model_copy(
         update={
             "device": str(federation.device),
@@ -130,7 +126,7 @@ def build_data(section: DataSection) -> tuple[FederatedData, InputRule]:
     if section.target_scaling == "standard":
         dataset = standard_outcomes(dataset, partition)
         rule = dataclasses.replace(rule, target=dataset.target_scaling)
-    return FederatedData(dataset, partition), rule
+    return _corrupted(section, FederatedData(dataset, partition), rule), rule
 
 
 def build_partition(section: DataSection, dataset: Dataset) -> Partition:
@@ -151,7 +147,7 @@ def build_partition(section: DataSection, dataset: Dataset) -> Partition:
 
 
 def build_model(
-    config: Config, shape: Sequence[int], num_classes: int, folder: Path | None = None
+    config: Config, shape: Sequence[int], num_classes: int
 ) -> BayesianModel | ProgramModel:
     """The model of a resolved configuration, for inputs of a shape.
 
@@ -159,19 +155,16 @@ def build_model(
         config: Resolved.
         shape: Of one input, without covariates.
         num_classes: Of the outcomes; 0 if they are numbers.
-        folder: Of a run that keeps a copy of the model's file, which is what counts then.
 
     Raises:
         UserError: A model that does not fit such data.
     """
     spec = DataSpec(tuple(shape), num_classes, seed_for(config.run.seed, "network"))
-    name = config.model.name
-    name = name if folder is None else model_file_copy(name, folder)
-    model: BayesianModel | ProgramModel = build(name, config.model.options, spec)
+    model: BayesianModel | ProgramModel = build(config.model.name, config.model.options, spec)
     return model
 
 
-def build_federation(config: Config, data: FederatedData, folder: Path | None = None) -> Federation:
+def build_federation(config: Config, data: FederatedData) -> Federation:
     """Clients and server of a resolved configuration."""
     run = config.run
     options: Mapping[str, Any] = {
@@ -179,7 +172,7 @@ def build_federation(config: Config, data: FederatedData, folder: Path | None = 
         for name in ("seed", "device", "engine", "chunk", "eval_every", "eval_draws")
     }
     return Federation(
-        build_model(config, data.feature_shape, data.num_classes, folder),
+        build_model(config, data.feature_shape, data.num_classes),
         data,
         algorithm=config.algorithm,
         participation=None if run.participation == "all" else run.participation,
@@ -202,6 +195,28 @@ def fingerprint(data: FederatedData) -> str:
         digest.update(tensor.contiguous().numpy().tobytes())
         digest.update(b"|")
     return digest.hexdigest()
+
+
+def _corrupted(section: DataSection, data: FederatedData, rule: InputRule) -> FederatedData:
+    """Spoil what some clients learn from, if section ``data`` asks for it; the scale stays that of clean data."""
+    if not section.corrupt_clients:
+        return data
+    assert section.corruption is not None
+    assert section.corruption_strength is not None
+    assert section.seed is not None
+    limits = (-1.0, 1.0)
+    if rule.loc is not None and rule.scale is not None:
+        # Of an image; what a table's limits are is of no use to it.
+        low, high = ((value - rule.loc[0]) / rule.scale[0] for value in limits)
+        limits = (low, high)
+    return corrupt_clients(
+        data,
+        section.corrupt_clients,
+        section.corruption,
+        section.corruption_strength,
+        seed=section.seed,
+        limits=limits,
+    )
 
 
 def _standardised(

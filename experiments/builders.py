@@ -24,9 +24,8 @@ __all__ = [
     "builder",
     "file_and_function",
     "is_file",
-    "model_file_copy",
     "options_schema",
-    "own_file",
+    "own_files",
 ]
 
 Builder = Callable[..., Any]
@@ -68,8 +67,7 @@ def builder(name: str) -> Builder:
         found: Builder = getattr(importlib.import_module(module), attribute)
         return found
     path, function = file_and_function(name)
-    module_found = _imported(path, hashlib.sha256(path.read_bytes()).hexdigest())
-    return _checked(module_found, path, function)
+    return _checked(_imported(path, _digest(path)), path, function)
 
 
 def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
@@ -89,6 +87,8 @@ def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
     make = builder(name)
     try:
         model = ProgramModel(make, spec) if _is_program(make) else make(spec, **options)
+        if isinstance(model, ProgramModel) and not is_file(name):
+            model.name = name
     except UserError:
         raise
     except Exception as problem:
@@ -126,15 +126,19 @@ def options_schema(name: str) -> type[BaseModel]:
     )
 
 
-def own_file(name: str) -> Path | None:
-    """The user's file that a model's name means; None if the model is built in."""
-    return file_and_function(name)[0] if is_file(name) else None
-
-
-def model_file_copy(name: str, folder: Path) -> str:
-    """The name of a model in a run's own copy of its file, if the run keeps one."""
-    copy = folder / "model.py"
-    return f"{copy}:{name.rpartition(':')[2]}" if is_file(name) and copy.is_file() else name
+def own_files(name: str) -> list[Path]:
+    """The user's file that a model's name means, and what it imports from its folder; none if the model is built in."""
+    if not is_file(name):
+        return []
+    path, _ = file_and_function(name)
+    _imported(path, _digest(path))
+    inside = {
+        Path(file).resolve()
+        for file in (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        if file is not None and file.endswith(".py") and Path(file).is_file()
+    }
+    # A folder may be that of the whole project: only what lies right beside the file, or in packages there, goes along.
+    return [path, *sorted(f for f in inside if path.parent in f.parents and f != path)]
 
 
 def _checked(module: ModuleType, path: Path, function: str) -> Builder:
@@ -152,6 +156,10 @@ def _checked(module: ModuleType, path: Path, function: str) -> Builder:
             f"that returns a model, or a program def {function}(x, y=None)"
         )
     return typing.cast(Builder, found)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _is_program(make: Builder) -> bool:

@@ -80,6 +80,11 @@ class DataSection(_Section):
     target: Literal["auto", "class", "number"] | None = None
     target_scaling: Literal["plain", "standard"] | None = None
     seed: Seed | None = Field(None, description=_SEEDS)
+    corrupt_clients: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, description="a list of clients' numbers, such as [7, 8, 9]"
+    )
+    corruption: Literal["labels", "few", "noise", "blur", "rotation"] | None = None
+    corruption_strength: int | None = Field(None, ge=1, le=5)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def predict_file(
         classes, names = tuple(meta["data"]["classes"]), tuple(meta["data"]["clients"])
     except (KeyError, TypeError) as problem:
         raise UserError(f"checkpoint {folder.checkpoint} is damaged: {problem}") from problem
-    model = build_model(config, rule.shape, len(classes), folder.path)
+    model = build_model(config, rule.shape, len(classes))
     model = model.moved(place)
     state = checked_state(state, folder, config, model, len(names))
     number = None if client == GLOBAL else _client_number(client, names)

@@ -70,6 +70,7 @@ def _resolved_data(data: DataSection, seed: int) -> DataSection:
         "scaling": data.scaling,
         "seed": seed if data.seed is None else data.seed,
         **_targets(data, name, own),
+        **_corruption(data),
     }
     if scheme in LABEL_SCHEMES:
         if name in NUMBERS:
@@ -89,6 +90,22 @@ def _resolved_data(data: DataSection, seed: int) -> DataSection:
             found["clients"] = data.clients or (5 if name in TABLES else 10)
             found["alpha"] = data.alpha or (0.5 if scheme == "dirichlet" else 1.0)
     return DataSection(**found)
+
+
+def _corruption(data: DataSection) -> dict[str, Any]:
+    """Which clients are to be spoilt, and how: nothing unless some are named."""
+    if not data.corrupt_clients:
+        for key in ("corruption", "corruption_strength"):
+            if getattr(data, key) is not None:
+                raise UserError(
+                    f"data.{key} is {getattr(data, key)!r}, but data.corrupt_clients names no client to corrupt"
+                )
+        return {}
+    return {
+        "corrupt_clients": tuple(sorted(set(data.corrupt_clients))),
+        "corruption": data.corruption or "labels",
+        "corruption_strength": data.corruption_strength or 5,
+    }
 
 
 def _targets(data: DataSection, name: str, own: bool) -> dict[str, Any]:

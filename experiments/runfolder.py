@@ -1,6 +1,6 @@
 """A run's folder: what is in it, written so that nothing half-written is ever taken for whole.
 
-``config.toml`` (resolved), ``partition.png``, ``model.py`` (a copy, if the model came from a file),
+``config.toml`` (resolved), ``partition.png``, ``model/`` (copies, if the model came from a file),
 ``metrics.jsonl`` (a line an evaluated round), ``checkpoint/``, and at the end ``posterior.nc`` and ``summary.json``.
 """
 
@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class RunFolder:
         self.posterior = path / "posterior.nc"
         self.picture = path / "partition.png"
         self.checkpoint = path / "checkpoint"
-        self.model_file = path / "model.py"
+        self.model_folder = path / "model"
 
     @classmethod
     def create(
@@ -76,7 +76,7 @@ class RunFolder:
         state: FederationState,
         meta: Mapping[str, Any],
         draw: Callable[[Path], None],
-        model_file: Path | None = None,
+        model_files: Sequence[Path] = (),
     ) -> RunFolder:
         """Make the folder of a run that begins; if that fails, nothing of it stays.
 
@@ -86,7 +86,7 @@ class RunFolder:
             state: Before the first round, so that the run can be resumed from the start.
             meta: See `save`.
             draw: Writes the picture of the partition to a path.
-            model_file: A user's file with the model, which the run keeps a copy of.
+            model_files: A user's file with the model, and others from its folder; the run keeps copies.
 
         Raises:
             UserError: The folder holds something, or cannot be written.
@@ -101,9 +101,11 @@ class RunFolder:
                 write_atomically(folder.config_file, config.toml())
             with writing(folder.picture):
                 draw(folder.picture)
-            if model_file is not None:
-                with writing(folder.model_file):
-                    shutil.copyfile(model_file, folder.model_file)
+            for file in model_files:
+                copy = folder.model_folder / file.relative_to(model_files[0].parent)
+                with writing(copy):
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, copy)
             folder.rewrite_metrics(())
             folder.save(state, meta)
         except BaseException:
@@ -148,7 +150,7 @@ class RunFolder:
         return self.summary.is_file()
 
     def config(self) -> Config:
-        """Read ``config.toml``.
+        """Read ``config.toml``; a model from a file is the run's own copy of it.
 
         Raises:
             UserError: It was damaged.
@@ -157,6 +159,12 @@ class RunFolder:
             tree = tomllib.loads(self.config_file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
             raise UserError(f"{self.config_file} is not readable TOML: {problem}") from problem
+        model = tree.get("model")
+        if isinstance(model, dict) and isinstance(model.get("name"), str):
+            file, _, function = model["name"].rpartition(":")
+            copy = self.model_folder / Path(file).name
+            if file.endswith(".py") and copy.is_file():
+                model["name"] = f"{copy}:{function}"
         return parse_config(tree, f"{self.config_file}: ")
 
     def load(self) -> tuple[FederationState, dict[str, Any]]:
@@ -211,8 +219,9 @@ class RunFolder:
             write_atomically(self.summary, json_text(summary, indent=2) + "\n")
 
     def _discard(self, made: list[Path]) -> None:
-        shutil.rmtree(self.checkpoint, ignore_errors=True)
-        for file in (self.config_file, self.picture, self.metrics, self.model_file):
+        for made_folder in (self.checkpoint, self.model_folder):
+            shutil.rmtree(made_folder, ignore_errors=True)
+        for file in (self.config_file, self.picture, self.metrics):
             file.unlink(missing_ok=True)
         for directory in made:
             with contextlib.suppress(OSError):

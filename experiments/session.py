@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import platform
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -12,11 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.build import Experiment, build_experiment
-from pyro_pfedbayes.experiments.builders import own_file
+from pyro_pfedbayes.experiments.builders import own_files
 from pyro_pfedbayes.experiments.config import Config
 from pyro_pfedbayes.experiments.progress import Progress
 from pyro_pfedbayes.experiments.runfolder import RunFolder, writing
@@ -24,6 +20,7 @@ from pyro_pfedbayes.inference.federation import DivergenceWarning, Result, Round
 from pyro_pfedbayes.inference.state import FederationState
 from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.versions import versions
 
 __all__ = [
     "Interrupted",
@@ -76,7 +73,7 @@ def begin(experiment: Experiment, path: Path, progress: Progress) -> dict[str, A
         state,
         meta,
         draw,
-        model_file=own_file(experiment.config.model.name),
+        model_files=own_files(experiment.config.model.name),
     )
     return _run(experiment, folder, state, meta, progress)
 
@@ -109,7 +106,7 @@ def reopen(
         config = dataclasses.replace(config, run=config.run.model_copy(update={"device": device}))
     state, meta = folder.load()
     compare_settings(folder, config, meta)
-    experiment = build_experiment(config, folder.path)
+    experiment = build_experiment(config)
     found, saved = experiment.description()["data"]["fingerprint"], meta["data"].get("fingerprint")
     if found != saved:
         raise UserError(
@@ -173,6 +170,9 @@ def compare_settings(folder: RunFolder, config: Config, meta: Mapping[str, Any])
     for section, values in config.tree().items():
         for key, value in values.items():
             before = saved.get(section, {}).get(key, value)
+            if (section, key) == ("model", "name"):
+                # Of a file the run has its own copy.
+                value, before = (str(v).rpartition("/")[2] for v in (value, before))
             if before != value and (section, key) not in free:
                 raise UserError(
                     f"{folder.config_file}: {section}.{key} is {value!r}, but the run began with {before!r}; "
@@ -280,31 +280,13 @@ def _write_posterior(
     if not config.run.posterior_draws or not any(map(len, experiment.data.partition.test)):
         return
     from pyro_pfedbayes.datatree import save_datatree
-    from pyro_pfedbayes.experiments.posterior import posterior_datatree
+    from pyro_pfedbayes.experiments.posterior import experiment_datatree
 
-    zeta = getattr(config.algorithm, "zeta", None)
-    attrs: dict[str, str | int | float] = {
-        "method": config.algorithm.name,
-        **({} if zeta is None else {"zeta": zeta}),
-        "data": experiment.data.dataset.name,
-        "seed": config.run.seed,
-        "rounds": config.run.rounds,
-        **{f"version_{name}": version for name, version in versions().items()},
-    }
-    draws = config.run.posterior_draws
     try:
-        tree = posterior_datatree(experiment.federation, state, draws=draws, attrs=attrs)
+        tree = experiment_datatree(experiment, state)
     except UserError as problem:
         # A network that overflows on some test example is no reason to lose the rest of a run.
         progress.note(f"warning: no {folder.posterior.name} is written: {problem}")
         return
     with writing(folder.posterior):
         save_datatree(tree, folder.posterior)
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    packages = ("pyro-pfedbayes", "pyro-ppl", "numpy")
-    found = {name: importlib.metadata.version(name) for name in packages}
-    # PyTorch's own word also tells which CUDA it was built for.
-    return {"python": platform.python_version(), "torch": str(torch.__version__), **found}

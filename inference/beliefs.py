@@ -26,6 +26,7 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 __all__ = [
     "Belief",
     "SiteBelief",
+    "all_names",
     "fresh_private",
     "parameter_names",
     "private_names",
@@ -68,6 +69,11 @@ def private_names(model: DeclaredModel) -> list[str]:
         return []
     guide = private_guide(model)
     return [PRIVATE + "loc", PRIVATE + "rho"] if guide is None else list(guide.start())
+
+
+def all_names(model: DeclaredModel) -> list[str]:
+    """A client's parameters: those that the server learns of first, then its private ones."""
+    return [*parameter_names(model), *private_names(model)]
 
 
 def restarted(

@@ -92,7 +92,10 @@ class CohortWork:
         rows = gather_rows(algorithm, model, server, self.state.clients, clients, device)
         steps, size = algorithm.local_steps, algorithm.batch_size
         plan = self.data.plan(clients, steps, size, self.at.seed, self.at.index)
-        return Cohort(tuple(clients), rows, plan)
+        held_out: tuple[tuple[Tensor, Tensor], ...] = ()
+        if getattr(algorithm, "screening", "none") == "held-out":
+            held_out = tuple(self.data.examples(client, "validation") for client in clients)
+        return Cohort(tuple(clients), rows, plan, held_out)
 
 
 def in_chunks(clients: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -155,7 +155,7 @@ class GradientEngine:
         """Whether the cohort runs as the one stacked program of a network, the quickest way."""
         return (
             isinstance(self.model, BayesianModel)
-            and self.model.declaration.plain
+            and self.model.plain
             and self.estimator == "plain"
             and not own_prior
         )
@@ -176,10 +176,24 @@ class GradientEngine:
             step = _gradient_function(programs, self.model.layout)
         else:
             objective, _ = self._objective(params, prior, x, y, own_prior)
-            step = _lifted_gradient_function(objective, tuple(params), tuple(prior), stacked_prior)
+            names = tuple(params), tuple(prior)
+            step = _lifted_gradient_function(objective, *names, stacked_prior, stack=True)
+            try:
+                with torch.no_grad():
+                    step(*inputs)
+            except RuntimeError as problem:
+                if "vmap" not in str(problem):
+                    raise
+                step = _lifted_gradient_function(objective, *names, stacked_prior, stack=False)
         if self.mode == "eager":
             return step
-        recording = make_fx(step)(*inputs)
+        try:
+            recording = make_fx(step)(*inputs)
+        except RuntimeError as problem:
+            if "data-dependent" not in str(problem):
+                raise
+            # A program that branches on values has no one recording; it runs as it is.
+            return pyro_local()(step)
         if self.mode == "traced":
             return recording
         return torch.compile(untranspose_products(recording), dynamic=False)
@@ -279,6 +293,7 @@ def _lifted_gradient_function(
     names: tuple[str, ...],
     prior_names: tuple[str, ...],
     stacked_prior: bool,
+    stack: bool,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """The gradient of a client's objective, mapped over a cohort; every tensor that it depends on is an argument."""
     prior_dim = 0 if stacked_prior else None
@@ -287,10 +302,8 @@ def _lifted_gradient_function(
         params, rest = inputs[: len(names)], inputs[len(names) :]
         prior = dict(zip(prior_names, rest[: len(prior_names)], strict=True))
         zeta, data_scale, eps, x, y, mask = rest[len(prior_names) :]
-        mapped = torch.func.vmap(
-            objective,
-            in_dims=(0, prior_dim, None, 0, 0, 0, 0, None if mask is None else 0),
-        )
+        dims = (0, prior_dim, None, 0, 0, 0, 0, None if mask is None else 0)
+        mapped = torch.func.vmap(objective, in_dims=dims) if stack else _looped(objective, dims)
         with torch.enable_grad():
             leaves = {
                 name: value.detach().requires_grad_()
@@ -306,3 +319,26 @@ def _lifted_gradient_function(
         return losses.detach(), *gradients
 
     return step
+
+
+def _looped(
+    objective: Callable[..., Tensor], dims: tuple[int | None, ...]
+) -> Callable[..., Tensor]:
+    """One client after the other, for programs with operations that ``vmap`` does not know."""
+
+    def mapped(*inputs: Any) -> Tensor:
+        clients = len(inputs[dims.index(0, 3)])
+        losses = []
+        for i in range(clients):
+            row = [
+                part
+                if dim is None
+                else {k: v[i] for k, v in part.items()}
+                if isinstance(part, dict)
+                else part[i]
+                for part, dim in zip(inputs, dims, strict=True)
+            ]
+            losses.append(objective(*row))
+        return torch.stack(losses)
+
+    return mapped

@@ -14,12 +14,13 @@ from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.inference.accumulate import NumberAccumulator, samples_for
 from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.predictive import (
+    belief_seed,
     mean_predictive,
     posterior_predictive,
     predictive_distributions,
+    predictive_streams,
 )
 from pyro_pfedbayes.models.declared import DeclaredModel
-from pyro_pfedbayes.randomness import generator, seed_for
 from pyro_pfedbayes.uncertainty import (
     accuracy,
     brier_score,
@@ -148,7 +149,7 @@ def predict_personal(
         for clients, stacked in beliefs:
             for row, client in enumerate(clients):
                 x, y = data.examples(client, part)
-                key = seed_for(seed, "personal", client)
+                key = belief_seed(seed, client)
                 if len(y):
                     owner = _owner(y, client)
                     found.append(
@@ -161,7 +162,7 @@ def predict_personal(
             x, y = data.examples(client, part)
             if len(y) == 0:
                 continue
-            belief, key = stacked.client(row), seed_for(seed, "personal", client)
+            belief, key = stacked.client(row), belief_seed(seed, client)
             probs.append(posterior_predictive(model, belief, x, draws=draws, seed=key))
             labels.append(y)
             owners.append(_owner(y, client))
@@ -189,13 +190,13 @@ def predict_global(
         if len(x) == 0:
             return _joined_numbers([], data)
         y, owner = torch.cat(labels), torch.cat(owners)
-        return _numbers(model, belief, x, y, owner, data, draws, seed_for(seed, "global"))
+        return _numbers(model, belief, x, y, owner, data, draws, belief_seed(seed, None))
     if len(x) == 0:
         return _joined([], labels, owners, data)
     if draws == 0:
         probs = mean_predictive(model, belief, x)
     else:
-        probs = posterior_predictive(model, belief, x, draws=draws, seed=seed_for(seed, "global"))
+        probs = posterior_predictive(model, belief, x, draws=draws, seed=belief_seed(seed, None))
     return _joined([probs], labels, owners, data)
 
 
@@ -256,16 +257,13 @@ def _numbers(
     key: int,
 ) -> NumberPredictions:
     """The posterior predictive of numbers under one belief; its mean weights if ``draws`` is 0."""
-    # The stream of the weights is that of `posterior_predictive`.
-    weights = generator(key, "predictive", "alone", device=y.device)
-    running = NumberAccumulator(
-        y, generator(key, "outcomes", "alone", device=y.device), samples=samples_for(draws)
-    )
+    streams = predictive_streams(key, y.device)
+    running = NumberAccumulator(y, streams.outcomes, samples=samples_for(draws))
     if draws == 0:
         with torch.no_grad():
             running.add(model.observation(belief.loc, x))
     else:
-        for observation in predictive_distributions(model, belief, x, draws, weights):
+        for observation in predictive_distributions(model, belief, x, draws, streams.weights):
             running.add(observation)
     parts = vars(running.result())
     return NumberPredictions(y=y, client=owner, **parts, scale=_scale(data))

@@ -25,6 +25,12 @@ from pyro_pfedbayes.inference.evaluation import (
     predict_global,
     predict_personal,
 )
+from pyro_pfedbayes.inference.rehearsal import rehearse
+from pyro_pfedbayes.inference.screening import (
+    check_held_out,
+    screened_clients,
+    screened_rounds,
+)
 from pyro_pfedbayes.inference.state import FederationState, gather_rows
 from pyro_pfedbayes.inference.summary import summarize
 from pyro_pfedbayes.layout import FlatLayout
@@ -52,6 +58,7 @@ class RoundReport:
         evaluation: The round's line of ``metrics.jsonl``, or None if it was not evaluated.
         dropped: Clients left out because they diverged.
         state: The state reached.
+        screened: Clients whose uploads the server left out of its average by the algorithm's rule.
     """
 
     index: int
@@ -61,6 +68,7 @@ class RoundReport:
     evaluation: dict[str, Any] | None
     dropped: tuple[int, ...]
     state: FederationState
+    screened: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,8 @@ class Federation:
             columns = data.dataset.columns
             data = data.with_covariates(model.covariates)
             model.check_covariates({name: columns[name] for name in model.covariates})
+        if getattr(self.algorithm, "screening", "none") == "held-out":
+            check_held_out(data)
         self.data = data.to(self.device)
         self.cohort_size = _cohort_size(participation, data.num_clients)
         for name, value, least in (
@@ -182,6 +192,7 @@ class Federation:
         self.model: DeclaredModel = model.moved(self.device)
         x, _ = self.data.examples(0, "train")
         self.model.check_fits(x[:2], self.data.dataset.y, f"data set {data.dataset.name!r}")
+        rehearse(self.model, self.algorithm, self.data, seed, self.cohort_size)
         self._engine_choice = engine
         self._gradient_engine: GradientEngine | None = None
         # Rows wait on the device only if all clients are stacked at once anyway.
@@ -257,7 +268,10 @@ class Federation:
             record = state.history[-1]
         phase = self.algorithm.phase(at)
         dropped = tuple(work.dropped)
-        report = RoundReport(state.round, rounds, work.mean_loss, phase, record, dropped, state)
+        screened = screened_clients(server)
+        report = RoundReport(
+            state.round, rounds, work.mean_loss, phase, record, dropped, state, screened
+        )
         return state, report
 
     def draw_cohort(self, at: Round, *, everyone: bool = False) -> tuple[int, ...]:
@@ -323,6 +337,9 @@ class Federation:
             self.model, self.global_belief(state), self.data, "test", draws=0, seed=0
         )
         record["global"] |= {f"mean_weights_{k}": v for k, v in measures(at_mean).items()}
+        screened = screened_rounds(state.server)
+        if screened is not None:
+            record["screened"] = {str(client): count for client, count in screened.items()}
         self._synchronize()
         seconds = dict(state.seconds)
         seconds["evaluate"] += time.perf_counter() - started
@@ -363,7 +380,8 @@ def _cohort_size(participation: int | float | None, clients: int) -> int:
         return clients
     if isinstance(participation, float) and 0 < participation <= 1:
         return max(1, round(participation * clients))
-    if participation not in range(1, 10**9):
+    # Not `in range(...)`, which counts up to a number that is no integer.
+    if not participation >= 1 or participation % 1 != 0:
         raise UserError(
             f"participation is {participation}; give a number of clients, or a fraction up to 1.0"
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pyro_pfedbayes.families import MeanFieldNormal
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.optimizer import RowAdam
 
@@ -29,6 +31,17 @@ class Follower:
     rho: Tensor
     adam: RowAdam
     lr: float
+
+    @classmethod
+    def begin(
+        cls, w: Mapping[str, Tensor], clients: int, state: Mapping[str, Tensor], lr: float
+    ) -> Follower:
+        """Every w_i at w, with Adam's state from earlier rounds, if any."""
+        rows = MeanFieldNormal().start(
+            *(w[name].expand(clients, -1).clone() for name in ("loc", "scale"))
+        )
+        adam = RowAdam([rows["loc"], rows["rho"]], state)
+        return cls(rows["loc"], rows["rho"], adam, lr)
 
     def step(self, q_loc: Tensor, q_scale: Tensor, zeta: Tensor) -> None:
         """One step of every w_i towards its q^i, whose mean and standard deviation are ``[S, T]``."""

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pyro import poutine
 from torch import Tensor
 
+from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families import MeanFieldNormal
 from pyro_pfedbayes.inference.elbo import ClientELBO
 from pyro_pfedbayes.inference.estimators import (
@@ -119,12 +120,29 @@ class LiftedObjective:
     def rehearse(
         self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor
     ) -> int:
-        """Run once without noise, to see how many numbers a draw takes."""
+        """Run once without noise, to see how many numbers a draw takes.
+
+        Raises:
+            UserError: The program draws noise of its own.
+        """
         tape = NoiseTape(None)
         one = torch.ones((), dtype=x.dtype, device=x.device)
         with torch.no_grad():
             self._run(tape, params, prior, one, one, x, y, None)
+        if self.estimator is None and tape.used != self._guide_noise(params):
+            raise UserError(
+                "the program draws random numbers of its own (torch.randn or the like); draw them at a pyro.sample site"
+            )
         return tape.used
+
+    def _guide_noise(self, params: Mapping[str, Tensor]) -> int:
+        """Numbers that the guide takes for a draw."""
+        declared = self.model.declaration
+        shared, private = declared.shared.size, declared.private.size
+        total = declared.guide.noise_size(shared) if declared.shared.shapes else 0
+        if self.private is not None:
+            return total + self.private.values(params, None)[1]
+        return total + private
 
     def suited_sites(
         self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor

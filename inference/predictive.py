@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
@@ -13,18 +14,58 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.sites import seeded, site_trace
-from pyro_pfedbayes.randomness import generator
+from pyro_pfedbayes.randomness import generator, seed_for
 
 __all__ = [
+    "CHUNK",
+    "PredictiveStreams",
+    "belief_seed",
     "mean_predictive",
     "posterior_predictive",
     "predictive_distributions",
     "predictive_draws",
+    "predictive_streams",
     "site_draws",
 ]
 
 CHUNK = 8192
 """Examples that pass through the network at once; memory is a setting, not a function of the data."""
+
+
+@dataclass(frozen=True)
+class PredictiveStreams:
+    """The random numbers of one posterior predictive.
+
+    Attributes:
+        weights: For draws of the sites.
+        outcomes: For outcomes drawn under each of them.
+    """
+
+    weights: torch.Generator
+    outcomes: torch.Generator
+
+
+def predictive_streams(
+    seed: int, device: torch.device | str, key: str = "alone"
+) -> PredictiveStreams:
+    """The streams of a posterior predictive with this seed.
+
+    Evaluations, `posterior_predictive` and what is kept for ArviZ all take theirs here, so that with equal seeds they
+    speak of the same draws.
+
+    Args:
+        seed: As given to `posterior_predictive`, or what `belief_seed` says.
+        device: Where the belief is.
+        key: Which of several beliefs, ``"alone"`` for one.
+    """
+    return PredictiveStreams(
+        *(generator(seed, what, key, device=device) for what in ("predictive", "outcomes"))
+    )
+
+
+def belief_seed(seed: int, client: int | None) -> int:
+    """The seed of one client's posterior predictive in an evaluation; of the global model's for None."""
+    return seed_for(seed, "global") if client is None else seed_for(seed, "personal", client)
 
 
 def predictive_draws(
@@ -148,7 +189,7 @@ def _average(
     key: str,
     chunk: int,
 ) -> Tensor:
-    stream = generator(seed, "predictive", key, device=belief.device)
+    stream = predictive_streams(seed, belief.device, key).weights
     total: Tensor | None = None
     for prediction in predictive_draws(model, belief, x, draws, stream, chunk=chunk):
         total = prediction if total is None else total.add_(prediction)

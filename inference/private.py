@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from pyro import poutine
+from pyro.infer.autoguide import AutoLaplaceApproximation
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
@@ -45,6 +46,11 @@ class PrivateAutoGuide:
                 if not isinstance(self.guide, nn.Module):
                     raise UserError(
                         f"private_guide made a {type(self.guide).__name__}; give an AutoGuide class"
+                    )
+                if isinstance(self.guide, AutoLaplaceApproximation):
+                    raise UserError(
+                        "private_guide: AutoLaplaceApproximation is a point until a second fit, which a "
+                        "federation does not make; use AutoMultivariateNormal"
                     )
                 self.guide()
         except UserError:

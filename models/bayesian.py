@@ -25,8 +25,10 @@ from pyro_pfedbayes.models.sites import (
     HasSites,
     Site,
     find_sites,
+    is_real,
     seeded,
     site_trace,
+    support_of,
     typical_values,
 )
 from pyro_pfedbayes.models.weights import (
@@ -143,7 +145,9 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
     ) -> None:
         """Work out roles, own priors and the sites that those priors sample."""
         # A pattern may also be meant for sites that the priors sample, which are not known yet.
-        patterns = {k: r for k, r in (roles or {}).items() if fnmatch.filter(self.weight_shapes, k)}
+        patterns = roles
+        if isinstance(roles, Mapping):
+            patterns = {k: r for k, r in roles.items() if fnmatch.filter(self.weight_shapes, k)}
         by_weight = assign_roles(self.weight_shapes, patterns)
         self._own_priors: dict[str, PriorSpec] = {}
         for name, role in by_weight.items():
@@ -171,6 +175,11 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
     def network(self) -> nn.Module:
         """The network, called with drawn weights only."""
         return self._network[0]
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is the paper's setting: all weights shared, mean-field Gaussians, no hyper-parameters."""
+        return self.declaration.plain and not self.hyper_sites
 
     @property
     def outcome(self) -> Outcome:
@@ -360,16 +369,31 @@ def _stacked_networks(
 
 
 def _check_own_priors(specs: Mapping[str, PriorSpec]) -> None:
-    for name, spec in specs.items():
-        if not isinstance(spec, dist.Distribution):
-            if not callable(spec):
-                raise UserError(
-                    f"prior of {name!r} is {spec!r}; give a distribution, or a function that returns one"
-                )
-            continue
+    for name, given in specs.items():
+        if not isinstance(given, dist.Distribution) and not callable(given):
+            raise UserError(
+                f"prior of {name!r} is {given!r}; give a distribution, or a function that returns one"
+            )
+        spec = given if isinstance(given, dist.Distribution) else _returned(given, name)
         if spec.batch_shape or spec.event_shape:
             raise UserError(
                 f"prior of {name!r} has shape {list(spec.shape())}; give that of one scalar weight"
             )
         if spec.support.is_discrete:
             raise UserError(f"prior of {name!r} is discrete; a weight needs a continuous one")
+        if not is_real(support_of(spec)):
+            raise UserError(
+                f"prior of {name!r} lives on {support_of(spec)}, but a network's weight may be any real number; "
+                "take a prior on the whole line"
+            )
+
+
+def _returned(prior: Callable[[], Any], name: str) -> dist.TorchDistribution:
+    """What a function for a prior returns."""
+    with seeded(0), poutine.block():
+        fn = prior()
+    if not isinstance(fn, dist.Distribution):
+        raise UserError(
+            f"prior of {name!r}: the function returns {type(fn).__name__}; return a distribution"
+        )
+    return fn

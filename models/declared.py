@@ -48,6 +48,22 @@ class Declaration:
     own_prior: bool = False
 
     def __post_init__(self) -> None:
+        for field_name, given, verb in (
+            ("server", self.server, "project"),
+            ("guide", self.guide, "draw"),
+        ):
+            if isinstance(given, type) or not hasattr(given, verb):
+                shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+                example = (
+                    "families.Laplace()" if field_name == "server" else "families.FullRankNormal()"
+                )
+                raise UserError(
+                    f"{field_name} is {shown}; give a {field_name} family, such as {example} (docs/families.md)"
+                )
+        if self.private_guide is not None and not callable(self.private_guide):
+            raise UserError(
+                f"private_guide is {self.private_guide!r}; give an AutoGuide class, such as AutoMultivariateNormal"
+            )
         if not self.shared.shapes and not self.private.shapes:
             raise UserError(
                 "every site is a point estimate: there is nothing to be Bayesian about; "

@@ -96,6 +96,8 @@ class ProgramModel(HasSites):
         sites = find_sites(nodes)
         _check_observation(nodes, self.name)
         self._check_shapes(sites)
+        if not self._observes(nodes[OBSERVATION]["value"]):
+            raise UserError(f"program {self.name!r} draws site 'y' whatever y is; give it obs=y")
         assigned = assign_roles(sites, roles)
         for name, role in assigned.items():
             if role.prior is not None:
@@ -197,9 +199,11 @@ class ProgramModel(HasSites):
             fits = fits | ~self.known(y)
         if not bool(fits.all()):
             row = int((~fits).int().argmax())
+            known = bool(self.known(y[row]))
+            hint = "" if known else "; ProgramModel(..., missing='mask') leaves such examples out"
             raise UserError(
                 f"{where}: outcome {y[row].item():g} of row {row} lies outside the support of site 'y' "
-                f"of program {self.name!r} ({self.support})"
+                f"of program {self.name!r} ({self.support}){hint}"
             )
 
     def _prototype(self, rows: int = 2) -> dict[str, dict[str, Any]]:
@@ -221,6 +225,11 @@ class ProgramModel(HasSites):
                 f"program {self.name!r} does not run on inputs of shape {[rows, *width]}: "
                 + _reason(problem)
             ) from problem
+
+    def _observes(self, y: Tensor) -> bool:
+        with seeded(0):
+            node = site_trace(self._run, torch.ones(len(y), *self._width()), y)[OBSERVATION]
+        return bool(node["is_observed"])
 
     def _check_shapes(self, sites: Mapping[str, Site]) -> None:
         nodes = self._prototype(rows=3)
@@ -267,12 +276,17 @@ def _covariates(program: Callable[..., Any]) -> tuple[str, ...]:
 def _check_observation(nodes: Mapping[str, Mapping[str, Any]], name: str) -> None:
     if OBSERVATION not in nodes:
         raise UserError(f"program {name!r} has no site 'y'; observe the outcomes there, with obs=y")
-    node = nodes[OBSERVATION]
-    rows = len(node["value"]) if node["value"].dim() else 0
-    if tuple(node["fn"].batch_shape) != (2,) or rows != 2:
+    node, rows = nodes[OBSERVATION], 2
+    plates = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
+    if tuple(node["fn"].batch_shape) != (rows,) or [frame.size for frame in plates] != [rows]:
         raise UserError(
-            f"program {name!r}: site 'y' has batch shape {list(node['fn'].batch_shape)} for 2 examples; "
-            "sample it in a plate over the rows of x: with pyro.plate('data', len(x))"
+            f"program {name!r}: site 'y' has batch shape {list(node['fn'].batch_shape)} for {rows} examples, in "
+            f"{len(plates)} plates; sample it in one plate over the rows of x: with pyro.plate('data', len(x))"
+        )
+    if node["fn"].event_shape:
+        raise UserError(
+            f"program {name!r}: site 'y' has event shape {list(node['fn'].event_shape)}; "
+            "an outcome is one number or one class a row"
         )
     others = [k for k, n in nodes.items() if n["is_observed"] and k != OBSERVATION]
     if others:

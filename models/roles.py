@@ -62,6 +62,10 @@ def assign_roles(names: Iterable[str], roles: Mapping[str, Role | str] | None) -
         >>> {name: role.kind for name, role in found.items()}
         {'fc1.weight': 'shared', 'head.weight': 'private'}
     """
+    if roles is not None and not isinstance(roles, Mapping):
+        raise UserError(
+            f"roles is {roles!r}; give roles by name pattern, such as {{'head.*': 'private'}}"
+        )
     names = list(names)
     owner: dict[str, str] = {}
     found = dict.fromkeys(names, SHARED)

@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions import constraints
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
@@ -24,8 +25,10 @@ __all__ = [
     "Site",
     "find_sites",
     "is_bookkeeping",
+    "is_real",
     "seeded",
     "site_trace",
+    "support_of",
     "typical_values",
 ]
 
@@ -51,14 +54,28 @@ class Site:
 
 
 def site_trace(program: Callable[..., Any], *args: Any) -> dict[str, dict[str, Any]]:
-    """The sample sites of one run of a program, by name, without plates' own and without deterministic ones."""
-    with pyro_local():
+    """The sample sites of one run of a program, by name, without plates' own and without deterministic ones.
+
+    Raises:
+        UserError: The program has a ``pyro.param``.
+    """
+    with pyro_local(), _NoParameters():
         trace = poutine.trace(program).get_trace(*args)
     return {
         name: node
         for name, node in trace.nodes.items()
         if node["type"] == "sample" and not is_bookkeeping(node)
     }
+
+
+class _NoParameters(Messenger):  # type: ignore[misc]
+    """Refuse ``pyro.param`` before it reaches Pyro's global store."""
+
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
+        raise UserError(
+            f"pyro.param {msg['name']!r} would not be learnt; make it a pyro.sample site, with role 'point' if it "
+            "is to be one number"
+        )
 
 
 def is_bookkeeping(message: Mapping[str, Any]) -> bool:
@@ -80,7 +97,7 @@ def find_sites(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Site]:
     for name, node in nodes.items():
         if name == OBSERVATION or node["is_observed"]:
             continue
-        support = _support(node["fn"])
+        support = support_of(node["fn"])
         if support.is_discrete:
             raise UserError(
                 f"site {name!r} is discrete ({type(_base(node['fn'])).__name__}); a variational posterior needs "
@@ -93,7 +110,7 @@ def find_sites(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Site]:
                 f"site {name!r}: there is no transform to its support {support}; sample it from another family"
             ) from None
         value = node["value"]
-        if _is_real(support):
+        if is_real(support):
             found[name] = Site(tuple(value.shape), node["fn"].event_dim, None)
             continue
         free = transform.inv(value)
@@ -155,7 +172,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _support(fn: Any) -> Any:
+def support_of(fn: Any) -> Any:
     """Where a distribution lives; a mixture lives where its components do."""
     inner, dims = fn, 0
     while isinstance(inner, dist.Independent):
@@ -172,7 +189,8 @@ def _base(fn: Any) -> Any:
     return fn
 
 
-def _is_real(support: Any) -> bool:
+def is_real(support: Any) -> bool:
+    """Whether a constraint lets every real number pass."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support is constraints.real or support is constraints.real_vector

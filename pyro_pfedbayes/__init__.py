@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyro_pfedbayes.clients import FederatedData
     from pyro_pfedbayes.datasets import Dataset, load_dataset
-    from pyro_pfedbayes.datatree import load_datatree, save_datatree, to_datatree
+    from pyro_pfedbayes.datatree import load_datatree, save_datatree
     from pyro_pfedbayes.errors import UserError
     from pyro_pfedbayes.gaussian import MeanFieldGaussian, kl_divergence
     from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.inference.federation import Federation, Result
     from pyro_pfedbayes.inference.guides import MeanFieldGuide
     from pyro_pfedbayes.inference.mcmc import nuts_draws
+    from pyro_pfedbayes.inference.onboarding import onboard
+    from pyro_pfedbayes.inference.posterior import to_datatree
     from pyro_pfedbayes.inference.predictive import posterior_predictive
     from pyro_pfedbayes.inference.reparameterization import Flipout, LocalReparameterization
     from pyro_pfedbayes.models.bayesian import BayesianModel
@@ -72,6 +74,7 @@ _HOMES = {
     "load_datatree": "datatree",
     "mlp": "models.networks",
     "nuts_draws": "inference.mcmc",
+    "onboard": "inference.onboarding",
     "partition_column": "partition",
     "partition_dirichlet": "partition",
     "partition_labels": "partition",
@@ -79,7 +82,7 @@ _HOMES = {
     "posterior_predictive": "inference.predictive",
     "pretrained": "models.pretrained",
     "save_datatree": "datatree",
-    "to_datatree": "datatree",
+    "to_datatree": "inference.posterior",
     "vgg": "models.networks",
 }
 

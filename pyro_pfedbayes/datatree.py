@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_pfedbayes.datatree_classes import ClassTable
 from pyro_pfedbayes.datatree_core import (
     MAX_CELLS,
-    as_array,
-    assemble,
+    Owners,
     check_lengths,
     checked_attrs,
-    client_means,
     integers,
 )
 from pyro_pfedbayes.errors import UserError
@@ -41,6 +40,7 @@ def to_datatree(
     *,
     classes: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
+    clients: Sequence[int] | None = None,
     index: Any = None,
     attrs: Mapping[str, str | int | float] | None = None,
     seed: int = 0,
@@ -59,6 +59,9 @@ def to_datatree(
     observation_stats     ``total``, ``aleatoric``, ``epistemic``   observation
     ===================== ========================================= ===========================================
 
+    The attributes ``draws`` and ``draws_kept`` say over how many draws statistics and metrics run, and of how many
+    labels and log-likelihoods are kept: all, or the first that `MAX_CELLS` allows.
+
     The entropies are in nats: ``total`` is that of the mean prediction, ``aleatoric`` the mean over draws of the
     entropy of each, ``epistemic`` their difference, the mutual information of label and weights (Depeweg et al. 2018).
     Per-draw probabilities are not kept: they would make up nine tenths of a file. 40,000 observations of 10
@@ -71,6 +74,8 @@ def to_datatree(
         client: Number of the client that each observation belongs to, ``[n]``.
         classes: Names of the C classes; default ``"0"``, ``"1"``, ….
         names: Names of the clients, by number; default their numbers.
+        clients: Numbers of all clients; those without an observation have metrics that are NaN. Default: those
+            that have one.
         index: Where each observation lies in its data set, ``[n]``; default 0 … n - 1.
         attrs: What to remember of the run: texts and numbers.
         seed: Seed of the labels that are drawn from the probabilities.
@@ -80,7 +85,7 @@ def to_datatree(
 
     Raises:
         UserError: No draws or observations, lengths or shapes that differ, probabilities that are not finite,
-            labels out of range, more than `MAX_CELLS` draws times observations, an attribute of another type.
+            labels out of range, an attribute of another type.
 
     Example:
         >>> import torch
@@ -92,10 +97,12 @@ def to_datatree(
         [[1.0, 0.0]]
     """
     labels, owner = integers(y, "y"), integers(client, "client")
-    table = _Draws(draws, labels, seed)
     places = np.arange(len(labels)) if index is None else integers(index, "index")
     check_lengths(len(labels), client=owner, index=places)
-    return _assemble(table, labels, owner, places, classes, names, checked_attrs(attrs or {}))
+    table = ClassTable(labels, Owners.of(owner, clients), seed=seed)
+    for number, draw in enumerate(draws):
+        table.add(number, draw)
+    return table.tree(places, classes, names, checked_attrs(attrs or {}))
 
 
 def for_client(tree: xr.DataTree, client: int) -> xr.DataTree:
@@ -115,8 +122,10 @@ def for_client(tree: xr.DataTree, client: int) -> xr.DataTree:
     def cut(group: xr.Dataset) -> xr.Dataset:
         if "client" in group.dims:
             group = group.sel(client=client)
-        if "client_of" in group.coords:
-            group = group.isel(observation=(group["client_of"] == client).values)
+        for name in ("client_of", "client_of_example"):
+            if name in group.coords:
+                (dim,) = group[name].dims
+                group = group.isel({dim: (group[name] == client).values})
         return group
 
     out: xr.DataTree = tree.map_over_datasets(cut)
@@ -177,130 +186,6 @@ def load_datatree(path: str | os.PathLike[str]) -> xr.DataTree:
             return tree.load()
     except (OSError, ValueError, KeyError) as problem:
         raise UserError(f"{path} is not a readable netCDF file: {_one_line(problem)}") from problem
-
-
-class _Draws:
-    """What is kept of a stream of predictions, which are looked at once, one after the other."""
-
-    def __init__(self, draws: Iterable[Any], y: NDArray[np.int64], seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        labels: list[Array] = []
-        log_likelihood: list[Array] = []
-        accuracies: list[Array] = []
-        rows = np.arange(len(y))
-        total, entropy = np.zeros((0, 0)), np.zeros(len(y))
-        for number, draw in enumerate(draws):
-            probs = _probabilities(draw, number, len(y), total.shape[1] or None)
-            if number == 0:
-                if not len(y):
-                    raise UserError("there are no observations")
-                _check_labels(y, probs.shape[1])
-                total = np.zeros(probs.shape)
-            if (number + 1) * len(y) > MAX_CELLS:
-                raise UserError(
-                    f"more than {MAX_CELLS:,} draws times observations; "
-                    f"{MAX_CELLS // len(y)} draws fit {len(y)} observations"
-                )
-            total += probs
-            entropy += _entropy(probs)
-            labels.append(_sample(probs, rng))
-            likelihood = np.maximum(probs[rows, y], np.finfo(np.float32).tiny)
-            log_likelihood.append(np.log(np.where(y < 0, np.nan, likelihood)).astype(np.float32))
-            accuracies.append(probs.argmax(1) == y)
-        if not labels:
-            raise UserError("there are no draws")
-        self.labels = np.stack(labels)
-        self.log_likelihood = np.stack(log_likelihood)
-        self.right = np.stack(accuracies)
-        self.mean = total / len(labels)
-        self.aleatoric = entropy / len(labels)
-
-
-def _assemble(
-    table: _Draws,
-    y: NDArray[np.int64],
-    owner: NDArray[np.int64],
-    index: NDArray[np.int64],
-    classes: Sequence[str] | None,
-    names: Sequence[str] | None,
-    attrs: dict[str, str | int | float],
-) -> xr.DataTree:
-    present, place = np.unique(owner, return_inverse=True)
-    metrics = {
-        "accuracy": client_means(table.right, place, len(present), y >= 0),
-        "nll": client_means(-table.log_likelihood, place, len(present), y >= 0),
-    }
-    return assemble(
-        {
-            "posterior_predictive": {"y": table.labels[None]},
-            "log_likelihood": {"y": table.log_likelihood[None]},
-            "client_metrics": {name: values[None] for name, values in metrics.items()},
-            "observed_data": {"y": y.astype(np.int16)},
-            "constant_data": {"index": index},
-        },
-        _statistics(table, classes),
-        owner,
-        names,
-        attrs,
-    )
-
-
-def _statistics(table: _Draws, classes: Sequence[str] | None) -> xr.Dataset:
-    import xarray as xr
-
-    n, num_classes = table.mean.shape
-    texts = [str(c) for c in (range(num_classes) if classes is None else classes)]
-    if len(texts) != num_classes:
-        raise UserError(f"{len(texts)} names for {num_classes} classes")
-    total = _entropy(table.mean)
-    nats = {
-        "total": total,
-        "aleatoric": table.aleatoric,
-        # Not negative but for rounding, by Jensen's inequality.
-        "epistemic": np.maximum(total - table.aleatoric, 0.0),
-    }
-    return xr.Dataset(
-        {
-            "p": (("observation", "class"), table.mean.astype(np.float32)),
-            **{
-                name: ("observation", values.astype(np.float32), {"units": "nats"})
-                for name, values in nats.items()
-            },
-        },
-        coords={"observation": np.arange(n), "class": texts},
-    )
-
-
-def _probabilities(draw: Any, number: int, n: int, num_classes: int | None) -> Array:
-    probs = as_array(draw).astype(np.float64)
-    if probs.ndim != 2 or len(probs) != n or num_classes not in (None, probs.shape[1]):
-        wanted = f"[{n}, {num_classes or 'C'}]"
-        raise UserError(f"draw {number} has shape {list(probs.shape)}; wanted {wanted}")
-    if not np.isfinite(probs).all() or (probs < 0).any():
-        raise UserError(f"draw {number} holds probabilities that are negative or not finite")
-    return probs
-
-
-def _check_labels(y: NDArray[np.int64], num_classes: int) -> None:
-    wrong = (y < -1) | (y >= num_classes)
-    if wrong.any():
-        raise UserError(
-            f"label {y[wrong][0]} is out of range; there are classes 0 to {num_classes - 1}"
-        )
-
-
-def _sample(probs: Array, rng: np.random.Generator) -> NDArray[np.int16]:
-    """A label of each row, by inversion."""
-    steps = probs.cumsum(1)
-    chosen = (rng.random((len(probs), 1)) * steps[:, -1:] >= steps).sum(1)
-    labels: NDArray[np.int16] = np.minimum(chosen, probs.shape[1] - 1).astype(np.int16)
-    return labels
-
-
-def _entropy(probs: Array) -> Array:
-    """Entropy of each row in nats."""
-    out: Array = -(probs * np.log(np.maximum(probs, np.finfo(np.float64).tiny))).sum(1)
-    return out
 
 
 def _listed(values: Array) -> str:

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_pfedbayes.datatree_core import (
-    MAX_CELLS,
+    ClientMeans,
+    Owners,
     as_array,
     assemble,
     check_lengths,
     checked_attrs,
-    client_means,
+    draws_that_fit,
     integers,
 )
 from pyro_pfedbayes.errors import UserError
@@ -25,7 +26,7 @@ from pyro_pfedbayes.errors import UserError
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["NumberDraw", "to_datatree_numbers"]
+__all__ = ["NumberDraw", "NumberTable", "to_datatree_numbers"]
 
 Array = NDArray[Any]
 
@@ -54,6 +55,7 @@ def to_datatree_numbers(
     *,
     target_scaling: tuple[float, float] | None = None,
     names: Sequence[str] | None = None,
+    clients: Sequence[int] | None = None,
     index: Any = None,
     attrs: Mapping[str, str | int | float] | None = None,
 ) -> xr.DataTree:
@@ -68,11 +70,15 @@ def to_datatree_numbers(
     observed_data         ``y`` the true outcome, NaN where missing      observation
     constant_data         ``index`` of the example in its data set       observation
     observation_stats     ``mean``, ``sd``, ``aleatoric``, ``epistemic`` observation
+    observation_stats     ``log_density``, nats                          observation
     ===================== ============================================== ===========================================
 
     ``aleatoric`` is the mean over draws of the conditional variance, ``epistemic`` the variance over draws of the
-    conditional mean, ``sd`` the root of their sum. Where an outcome is missing, the log-likelihood is NaN and no metric
-    counts it. `pyro_pfedbayes.datatree.for_client`, ``save_datatree`` and ``load_datatree`` work as for classes.
+    conditional mean, ``sd`` the root of their sum, ``log_density`` the log of the mean over draws of p(y | x, weights).
+    These and the metrics run over all ``draws`` (an attribute); outcomes and log-likelihoods are kept of the first
+    ``draws_kept``, which are all or as many as `pyro_pfedbayes.datatree.MAX_CELLS` allows. Where an outcome is missing,
+    the log-likelihood is NaN and no metric counts it. `pyro_pfedbayes.datatree.for_client`, ``save_datatree`` and
+    ``load_datatree`` work as for classes.
 
     Args:
         draws: One a draw of the weights; the first of its drawn outcomes is kept.
@@ -80,6 +86,8 @@ def to_datatree_numbers(
         client: Number of the client that each observation belongs to, ``[n]``.
         target_scaling: (loc, scale) by which outcomes were standardised: the tree is in the data's own units.
         names: Names of the clients, by number; default their numbers.
+        clients: Numbers of all clients; those without an observation have metrics that are NaN. Default: those
+            that have one.
         index: Where each observation lies in its data set, ``[n]``; default 0 … n - 1.
         attrs: What to remember of the run: texts and numbers.
 
@@ -88,7 +96,7 @@ def to_datatree_numbers(
 
     Raises:
         UserError: No draws or observations, lengths or shapes that differ, outcomes that are no numbers, drawn ones
-            that are NaN or infinite, more than `MAX_CELLS` draws times observations, an attribute of another type.
+            that are NaN or infinite, an attribute of another type.
 
     Example:
         >>> import torch
@@ -105,87 +113,149 @@ def to_datatree_numbers(
     outcomes, owner = _numbers(y), integers(client, "client")
     places = np.arange(len(outcomes)) if index is None else integers(index, "index")
     check_lengths(len(outcomes), client=owner, index=places)
-    # A variance may be infinite, or too large for float32: that is how it is kept.
-    with np.errstate(invalid="ignore", over="ignore"):
-        table = _Draws(draws, outcomes, (0.0, 1.0) if target_scaling is None else target_scaling)
-        return _assembled(table, owner, places, names, checked_attrs(attrs or {}))
+    table = NumberTable(outcomes, Owners.of(owner, clients), target_scaling=target_scaling)
+    for number, draw in enumerate(draws):
+        table.add(number, draw)
+    return table.tree(places, names, checked_attrs(attrs or {}))
 
 
-class _Draws:
-    """What is kept of a stream of predictions, in the data's own units."""
+class NumberTable:
+    """Running moments over all draws, and the first draws one by one, in the data's own units.
+
+    Rows may come in any pieces, but each row has its draws in order.
+
+    Args:
+        y: Outcomes ``[n]`` in the model's units, NaN where missing.
+        owners: Whose observation it is.
+        target_scaling: (loc, scale) by which outcomes were standardised.
+        keep: Draws kept one by one; None for what fits, 0 for none.
+
+    Raises:
+        UserError: There are no observations.
+    """
 
     def __init__(
-        self, draws: Iterable[NumberDraw], y: NDArray[np.float64], scaling: tuple[float, float]
+        self,
+        y: NDArray[np.float64],
+        owners: Owners,
+        *,
+        target_scaling: tuple[float, float] | None = None,
+        keep: int | None = None,
     ) -> None:
         if not len(y):
             raise UserError("there are no observations")
-        loc, scale = scaling
-        self.y = y * scale + loc
-        drawn, log_likelihood, errors = [], [], []
-        mean, squares, variance = np.zeros((3, len(y)))
-        for number, draw in enumerate(draws):
-            parts = _parts(draw, number, len(y))
-            if (number + 1) * len(y) > MAX_CELLS:
-                raise UserError(
-                    f"more than {MAX_CELLS:,} draws times observations; "
-                    f"{MAX_CELLS // len(y)} draws fit {len(y)} observations"
-                )
-            predicted = parts["mean"] * scale + loc
-            step = predicted - mean
-            mean = mean + step / (number + 1)
-            squares = squares + step * (predicted - mean)
-            variance = variance + parts["variance"] * scale**2
-            errors.append((predicted - self.y) ** 2)
-            drawn.append((parts["outcomes"] * scale + loc).astype(np.float32))
-            log_likelihood.append((parts["log_density"] - math.log(scale)).astype(np.float32))
-        if not drawn:
+        self._loc, self._scale = (0.0, 1.0) if target_scaling is None else target_scaling
+        self.y, self.owners = y * self._scale + self._loc, owners
+        self.draws = 0
+        self.keep = draws_that_fit(len(y)) if keep is None else keep
+        self._mean, self._squares, self._variance = np.zeros((3, len(y)))
+        self._density = np.full(len(y), -np.inf)
+        self._drawn: list[NDArray[np.float32]] = []
+        self._log_likelihood: list[NDArray[np.float32]] = []
+        known = ~np.isnan(y)
+        self._errors, self._nll = ClientMeans(owners, known), ClientMeans(owners, known)
+
+    @property
+    def kept(self) -> int:
+        """How many draws are kept one by one."""
+        return len(self._drawn)
+
+    def add(self, number: int, draw: NumberDraw, rows: slice = slice(None)) -> None:
+        """Take up draw ``number`` for the m observations ``rows``.
+
+        Raises:
+            UserError: Another shape, outcomes that are not finite.
+        """
+        y, scale = self.y[rows], self._scale
+        parts = self._checked(draw, number, rows, len(y))
+        self.draws = max(self.draws, number + 1)
+        # A variance may be infinite, or too large for float32: that is how it is kept.
+        with np.errstate(invalid="ignore", over="ignore"):
+            predicted = parts["mean"] * scale + self._loc
+            step = predicted - self._mean[rows]
+            self._mean[rows] += step / (number + 1)
+            self._squares[rows] += step * (predicted - self._mean[rows])
+            self._variance[rows] += parts["variance"] * scale**2
+            density = parts["log_density"] - math.log(scale)
+            self._density[rows] = np.logaddexp(self._density[rows], density)
+            self._errors.add(number, (predicted - y) ** 2, rows)
+            self._nll.add(number, -density, rows)
+            if number < self.keep:
+                if number == self.kept:
+                    self._drawn.append(np.zeros(len(self.y), np.float32))
+                    self._log_likelihood.append(np.zeros(len(self.y), np.float32))
+                self._drawn[number][rows] = parts["outcomes"] * scale + self._loc
+                self._log_likelihood[number][rows] = density
+
+    def statistics(self, dim: str = "observation") -> xr.Dataset:
+        """Mean, standard deviation and its two parts, and the log of the mean density.
+
+        Raises:
+            UserError: There were no draws.
+        """
+        import xarray as xr
+
+        if not self.draws:
             raise UserError("there are no draws")
-        self.drawn, self.log_likelihood = np.stack(drawn), np.stack(log_likelihood)
-        self.errors = np.stack(errors)
-        self.mean, self.epistemic = mean, squares / len(drawn)
-        self.aleatoric = variance / len(drawn)
+        with np.errstate(invalid="ignore", over="ignore"):
+            aleatoric, epistemic = self._variance / self.draws, self._squares / self.draws
+            parts = {
+                "mean": self._mean,
+                "sd": np.sqrt(aleatoric + epistemic),
+                "aleatoric": aleatoric,
+                "epistemic": epistemic,
+                "log_density": self._density - math.log(self.draws),
+            }
+            return xr.Dataset(
+                {name: (dim, values.astype(np.float32)) for name, values in parts.items()},
+                coords={dim: np.arange(len(self.y))},
+            )
 
-
-def _assembled(
-    table: _Draws,
-    owner: NDArray[np.int64],
-    index: NDArray[np.int64],
-    names: Sequence[str] | None,
-    attrs: dict[str, str | int | float],
-) -> xr.DataTree:
-    import xarray as xr
-
-    present, place = np.unique(owner, return_inverse=True)
-    known = ~np.isnan(table.y)
-    metrics = {
-        "rmse": np.sqrt(client_means(table.errors, place, len(present), known)),
-        "nll": client_means(-table.log_likelihood, place, len(present), known),
-    }
-    statistics = {
-        "mean": table.mean,
-        "sd": np.sqrt(table.aleatoric + table.epistemic),
-        "aleatoric": table.aleatoric,
-        "epistemic": table.epistemic,
-    }
-    return assemble(
-        {
-            "posterior_predictive": {"y": table.drawn[None]},
-            "log_likelihood": {"y": table.log_likelihood[None]},
-            "client_metrics": {name: values[None] for name, values in metrics.items()},
-            "observed_data": {"y": table.y.astype(np.float32)},
-            "constant_data": {"index": index},
-        },
-        xr.Dataset(
+    def tree(
+        self,
+        index: NDArray[np.int64],
+        names: Sequence[str] | None,
+        attrs: dict[str, str | int | float],
+    ) -> xr.DataTree:
+        """Lay it out as `to_datatree_numbers` says."""
+        statistics = self.statistics()
+        metrics = {"rmse": np.sqrt(self._errors.result()), "nll": self._nll.result()}
+        return assemble(
             {
-                name: ("observation", values.astype(np.float32))
-                for name, values in statistics.items()
+                "posterior_predictive": {"y": np.stack(self._drawn)[None]},
+                "log_likelihood": {"y": np.stack(self._log_likelihood)[None]},
+                "client_metrics": {name: values[None] for name, values in metrics.items()},
+                "observed_data": {"y": self.y.astype(np.float32)},
+                "constant_data": {"index": index},
             },
-            coords={"observation": np.arange(len(owner))},
-        ),
-        owner,
-        names,
-        attrs,
-    )
+            statistics,
+            self.owners,
+            names,
+            attrs | {"draws": self.draws, "draws_kept": self.kept},
+        )
+
+    def _checked(
+        self, draw: NumberDraw, number: int, rows: slice, n: int
+    ) -> dict[str, NDArray[np.float64]]:
+        """A draw's parts ``[n]``."""
+        parts: dict[str, Array] = {
+            name: as_array(getattr(draw, name)).astype(np.float64)
+            for name in ("mean", "variance", "log_density", "outcomes")
+        }
+        if parts["outcomes"].ndim == 2:
+            parts["outcomes"] = parts["outcomes"][0]
+        for name, values in parts.items():
+            if values.shape != (n,):
+                found = list(values.shape)
+                raise UserError(f"draw {number}: {name} has shape {found}; wanted [{n}]")
+        bad = ~np.isfinite(parts["outcomes"])
+        if bad.any():
+            row = range(len(self.y))[rows][int(bad.argmax())]
+            raise UserError(
+                f"draw {number} holds outcomes that are not finite "
+                f"(observation {row}, of client {self.owners.owner[row]})"
+            )
+        return parts
 
 
 def _numbers(values: Any) -> NDArray[np.float64]:
@@ -195,19 +265,3 @@ def _numbers(values: Any) -> NDArray[np.float64]:
             f"y must be numbers, one an observation, not {found.dtype} {list(found.shape)}"
         )
     return found.astype(np.float64)
-
-
-def _parts(draw: NumberDraw, number: int, n: int) -> dict[str, NDArray[np.float64]]:
-    """A draw's parts ``[n]``, checked."""
-    parts: dict[str, Array] = {
-        name: as_array(getattr(draw, name)).astype(np.float64)
-        for name in ("mean", "variance", "log_density", "outcomes")
-    }
-    if parts["outcomes"].ndim == 2:
-        parts["outcomes"] = parts["outcomes"][0]
-    for name, values in parts.items():
-        if values.shape != (n,):
-            raise UserError(f"draw {number}: {name} has shape {list(values.shape)}; wanted [{n}]")
-    if not np.isfinite(parts["outcomes"]).all():
-        raise UserError(f"draw {number} holds outcomes that are not finite")
-    return parts

@@ -22,7 +22,7 @@ from pyro_pfedbayes.dealing import (
     stream,
 )
 from pyro_pfedbayes.errors import UserError, nearest
-from pyro_pfedbayes.partition_column import partition_column
+from pyro_pfedbayes.partition_by_column import partition_column
 from pyro_pfedbayes.partition_core import PARTS, Partition, deal_pools, finish
 from pyro_pfedbayes.partition_plot import plot_partition
 

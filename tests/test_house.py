@@ -25,7 +25,7 @@ def modules() -> list[str]:
     for info in pkgutil.iter_modules(pyro_pfedbayes.__path__, "pyro_pfedbayes."):
         names.append(info.name)
     packages = ("families", "models", "models.likelihoods", "inference", "inference.algorithms")
-    for top in (*packages, "experiments"):
+    for top in (*packages, "experiments", "experiments.reporting"):
         package = importlib.import_module(f"pyro_pfedbayes.{top}")
         names += [i.name for i in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
     return sorted(set(names))
@@ -100,3 +100,9 @@ def test_python_started_in_a_checkout_finds_all_storeys() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert out.stdout.strip() == "pyro_pfedbayes.errors", out.stderr
+
+
+def test_no_public_name_is_hidden_by_a_module_of_that_name() -> None:
+    """Importing a submodule sets an attribute of the package, which would stand before the lazy name."""
+    names = set(pyro_pfedbayes.__all__) - {"families", "likelihoods"}
+    assert not names & {name.rpartition(".")[2] for name in modules()[1:] if name.count(".") == 1}

@@ -46,11 +46,14 @@ class Cohort:
         clients: Their S numbers.
         state: Their own rows, ``[S, ...]`` each, as the last `ClientUpdate` left them.
         plan: Their minibatches.
+        held_out: Validation examples of each, x ``[m, *features]`` and y ``[m]``; given only if the algorithm
+            screens by them.
     """
 
     clients: tuple[int, ...]
     state: Tensors
     plan: BatchPlan
+    held_out: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 @dataclass(frozen=True)

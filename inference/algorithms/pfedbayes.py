@@ -11,16 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families import ELEMENTWISE, MeanFieldNormal
 from pyro_pfedbayes.families.clients import inverse_softplus
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors, Upload
-from pyro_pfedbayes.inference.algorithms.settings import check_settings
+from pyro_pfedbayes.inference.algorithms.settings import check_families, check_settings
 from pyro_pfedbayes.inference.beliefs import (
     Belief,
     SiteBelief,
+    all_names,
     fresh_private,
     parameter_names,
-    private_names,
     restarted,
     server_start,
     shared_upload,
@@ -35,6 +34,13 @@ from pyro_pfedbayes.inference.noise import NoiseStreams
 from pyro_pfedbayes.inference.optimizer import RowAdam, moment_of, split_moments
 from pyro_pfedbayes.inference.prefixes import prefixed, under
 from pyro_pfedbayes.inference.schedules import Phase, Schedule
+from pyro_pfedbayes.inference.screening import (
+    Screening,
+    held_out_scores,
+    placed,
+    screen,
+    unscreened,
+)
 from pyro_pfedbayes.inference.server import averaged, momentum_step, project
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
@@ -78,6 +84,9 @@ class PFedBayes:
         server_lr: Adam's learning rate of w_i under the gradient rule (eta_2).
         beta: Share of the new average under the gradient rule.
         weighting: Average clients ``"uniform"`` (the paper) or by number of ``"examples"``.
+        screening: Which uploads the server leaves out of its averages (docs/quality.md): ``"none"``; those of clients
+            whose ``"information-gain"`` is far above that of their kind; or those of clients that do not predict their
+            own ``"held-out"`` validation examples. The server then holds a round's uploads at once.
         estimator: How the noise of layers is drawn: ``"plain"``, one draw of the weights for all examples of a
             batch; ``"local"`` reparameterization of linear layers; or ``"flipout"`` (see docs/variance.md).
         objective: ``"paper"``, or ``"unofficial"``: what the public unofficial code optimizes. Its noise is scaled by
@@ -87,8 +96,10 @@ class PFedBayes:
         kind_rounds: Rounds of the second phase, a number or a fraction below 1 of the run; none if ``kinds`` is 1.
         kind_lr: Its learning rate; None for ``lr``.
         kind_schedule: Its schedule, down to ``lr_final``.
-        personal_rounds: Rounds of the third phase, a number or a fraction below 1 of the run.
-        personal_start: Where the personal phase begins: at the ``"server"``'s w, or the ``"own"`` q^i.
+        personal_rounds: Rounds of the third phase, a number or a fraction below 1 of the run; None for one if clients
+            restart from w (whose q^i is otherwise too close to it), and for none if they carry on.
+        personal_start: Where the personal phase begins: at the ``"server"``'s w, or the ``"own"`` q^i; None for what
+            ``start`` says.
         personal_lr: Its learning rate; None for ``lr``.
         personal_schedule: Its schedule, down to ``lr_final``.
 
@@ -109,14 +120,15 @@ class PFedBayes:
     server_lr: float = 1e-3
     beta: float = 1.0
     weighting: Literal["uniform", "examples"] = "uniform"
+    screening: Screening = "none"
     estimator: EstimatorKind = "plain"
     objective: Literal["paper", "unofficial"] = "paper"
     kinds: int = 1
     kind_rounds: int | float = 0
     kind_lr: float | None = None
     kind_schedule: Schedule = "cosine"
-    personal_rounds: int | float = 1
-    personal_start: Literal["own", "server"] = "server"
+    personal_rounds: int | float | None = None
+    personal_start: Literal["own", "server"] | None = None
     personal_lr: float | None = None
     personal_schedule: Schedule = "cosine"
 
@@ -146,6 +158,10 @@ class PFedBayes:
             raise UserError(
                 "kinds needs server_rule 'closed-form'; the gradient rule knows one w only"
             )
+        if self.screening != "none" and self.server_rule != "closed-form":
+            raise UserError(
+                f"screening {self.screening!r} needs server_rule 'closed-form'; set screening to 'none'"
+            )
 
     def check(self, rounds: int, clients: int) -> None:
         """Refuse phases longer than the run, and more kinds than clients."""
@@ -162,25 +178,9 @@ class PFedBayes:
         """The server's first w and points, and Adam's averages over them if they are shared.
 
         Raises:
-            UserError: Kinds or the gradient rule for families that they do not know.
+            UserError: Kinds, the gradient rule or screening for families that they do not know.
         """
-        declared = model.declaration
-        independent = isinstance(declared.server, ELEMENTWISE) and isinstance(
-            declared.guide, MeanFieldNormal
-        )
-        gradient = self.server_rule == "gradient"
-        if self.kinds > 1 and declared.shared.shapes and not independent:
-            raise UserError(
-                f"kinds is {self.kinds}, which needs families of independent weights, not server "
-                f"{declared.server.name!r} and guide {declared.guide.name!r}; set kinds to 1"
-            )
-        if gradient and not (declared.mean_field and declared.shared.shapes):
-            raise UserError(
-                "server_rule 'gradient' needs shared weights and mean-field Gaussians, not server "
-                f"{declared.server.name!r} and guide {declared.guide.name!r}; use 'closed-form'"
-            )
-        if self.kinds > 1 and not (declared.shared.shapes or declared.point.shapes):
-            raise UserError(f"kinds is {self.kinds}, but nothing is shared; set kinds to 1")
+        check_families(model, self.kinds, self.server_rule, self.screening)
         server = server_start(model)
         if self.optimizer_state == "shared":
             rows = restarted(model, server, 1)
@@ -193,7 +193,7 @@ class PFedBayes:
         rows = restarted(model, server, count) | fresh_private(model, count)
         # Shared moments are the server's, but in the personal phase every client has its own.
         if self.optimizer_state != "reset":
-            fresh = RowAdam.fresh_state([rows[name] for name in _all_names(model)])
+            fresh = RowAdam.fresh_state([rows[name] for name in all_names(model)])
             rows |= prefixed(fresh, "adam.")
             if self.server_rule == "gradient":
                 moments = RowAdam.fresh_state([rows["loc"], rows["rho"]])
@@ -222,7 +222,7 @@ class PFedBayes:
         believed = of_clients(server, cohort.clients)
         w = w_of(believed)
         state = self._starting_rows(model, believed, cohort, phase)
-        names = _all_names(model)
+        names = all_names(model)
         # The points are the federation's: in the personal phase they stand still, as w does.
         trained = [n for n in names if n != POINT or phase.name != "personal"]
         adam = RowAdam(
@@ -268,6 +268,9 @@ class PFedBayes:
             kept = prefixed(moments, "adam.")
             if follower is not None:
                 kept |= prefixed(follower.adam.state(), "follower.")
+        if self.screening == "held-out" and phase.name != "personal":
+            beliefs, where = self.personal_belief(model, params), (cohort.clients, cohort.held_out)
+            upload |= held_out_scores(model, beliefs, *where, seed=at.seed, round=at.index)
         loss = total / (self.local_steps * self._steps_per_batch)
         return ClientUpdate({**params, **kept}, upload, loss)
 
@@ -279,26 +282,33 @@ class PFedBayes:
         if phase.name == "personal":
             for _ in uploads:
                 pass
-            return server
+            return unscreened(server)
+        out: list[Upload] = []
+        memory: Tensors = {}
+        if self.screening != "none":
+            uploads, out, memory = screen(self.screening, server, list(uploads), self.kinds)
         if phase.name == "kinds":
-            return update_kinds(
+            after = update_kinds(
                 server,
                 list(uploads),
                 self.kinds,
                 regroup=phase.first,
                 aggregate=lambda own: self._aggregate(model, server, [own]),
             )
-        return self._aggregate(model, server, uploads)
+            after = placed(after, out) if phase.first else after
+        else:
+            after = self._aggregate(model, server, uploads)
+        return {**after, **memory}
 
     def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
         """Stacked q^i."""
-        if isinstance(model, BayesianModel) and model.declaration.plain:
+        if isinstance(model, BayesianModel) and model.plain:
             return model.layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
-        return SiteBelief(model, {name: clients[name] for name in _all_names(model)}, stacked=True)
+        return SiteBelief(model, {name: clients[name] for name in all_names(model)}, stacked=True)
 
     def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """The server's w."""
-        if isinstance(model, BayesianModel) and model.declaration.plain:
+        if isinstance(model, BayesianModel) and model.plain:
             return model.layout.gaussian(server["loc"], server["scale"])
         points = {POINT: server[POINT]} if POINT in server else {}
         return SiteBelief(model, {**w_of(server), **points}, of_server=True)
@@ -312,11 +322,17 @@ class PFedBayes:
     def _steps_per_batch(self) -> int:
         return UNOFFICIAL_STEPS_PER_BATCH if self.objective == "unofficial" else 1
 
+    @property
+    def _personal_rounds(self) -> int | float:
+        if self.personal_rounds is not None:
+            return self.personal_rounds
+        return 1 if self.start == "server" else 0
+
     def _lengths(self, rounds: int) -> tuple[int, int]:
         """Rounds of the second and the third phase."""
         kinds, personal = (
             round(value * rounds) if value < 1 else int(value)
-            for value in (self.kind_rounds, self.personal_rounds)
+            for value in (self.kind_rounds, self._personal_rounds)
         )
         return kinds if self.kinds > 1 else 0, personal
 
@@ -367,22 +383,19 @@ class PFedBayes:
     ) -> dict[str, Tensor]:
         restart = self.start == "server"
         if phase.name == "personal":
-            restart = phase.first and self.personal_start == "server"
+            restart = phase.first and (self.personal_start or self.start) == "server"
         fresh = restarted(model, believed, len(cohort.clients), cohort.state)
         if not restart:
             # A point that carried on would never hear of the others.
             fresh = {name: value for name, value in fresh.items() if name == POINT}
-        own = {name: cohort.state[name].clone() for name in _all_names(model) if name not in fresh}
+        own = {name: cohort.state[name].clone() for name in all_names(model) if name not in fresh}
         return {**cohort.state, **own, **fresh}
 
     def _follower(self, w: Tensors, cohort: Cohort, phase: Phase) -> Follower | None:
         if self.server_rule != "gradient" or phase.name == "personal":
             return None
-        rows = MeanFieldNormal().start(
-            *(w[name].expand(len(cohort.clients), -1).clone() for name in ("loc", "scale"))
-        )
-        adam = RowAdam([rows["loc"], rows["rho"]], under(cohort.state, "follower."))
-        return Follower(rows["loc"], rows["rho"], adam, self.server_lr)
+        state = under(cohort.state, "follower.")
+        return Follower.begin(w, len(cohort.clients), state, self.server_lr)
 
     def _importance(self, upload: Upload) -> Tensor:
         return upload.sizes if self.weighting == "examples" else torch.ones_like(upload.sizes)
@@ -398,8 +411,3 @@ class PFedBayes:
         rho = momentum_step(inverse_softplus(server["scale"]), averages.pop("rho"), self.beta)
         loc = momentum_step(server["loc"], averages.pop("loc"), self.beta)
         return {"loc": loc, "scale": F.softplus(rho), **averages}
-
-
-def _all_names(model: DeclaredModel) -> list[str]:
-    """A client's parameters: those that the server learns of first, then its private ones."""
-    return [*parameter_names(model), *private_names(model)]

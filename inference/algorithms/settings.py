@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.families import ELEMENTWISE, MeanFieldNormal
+from pyro_pfedbayes.inference.beliefs import parameter_names
+from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["check_settings"]
+__all__ = ["check_families", "check_settings"]
 
 
 def check_settings(
@@ -29,13 +32,55 @@ def check_settings(
             raise UserError(f"{field} is {value}; it must be a positive number")
     for field, minimum in (least or {}).items():
         value = getattr(settings, field)
+        if value is None:
+            continue
         if value < minimum:
             raise UserError(f"{field} is {value}; it must be at least {minimum}")
         if value >= 1 and value != int(value):
             raise UserError(f"{field} is {value}; it must be a whole number")
     for field, hint in get_type_hints(type(settings)).items():
-        value, options = getattr(settings, field), get_args(hint)
+        value, options = getattr(settings, field), _options(hint)
         if isinstance(value, str) and value not in options:
             raise UserError(
                 f"{field} is {value!r}{nearest(value, options)}; give one of {', '.join(options)}"
             )
+
+
+def check_families(model: DeclaredModel, kinds: int, server_rule: str, screening: str) -> None:
+    """Check that a model's families are such as the settings of pFedBayes can work with.
+
+    Raises:
+        UserError: Nothing is shared; or kinds, the gradient rule or screening for families that they do not know.
+    """
+    declared = model.declaration
+    independent = isinstance(declared.server, ELEMENTWISE) and isinstance(
+        declared.guide, MeanFieldNormal
+    )
+    if not parameter_names(model):
+        raise UserError(
+            "every site is private: clients would learn nothing from each other; share at least one"
+        )
+    gradient = server_rule == "gradient"
+    if kinds > 1 and declared.shared.shapes and not independent:
+        raise UserError(
+            f"kinds is {kinds}, which needs families of independent weights, not server "
+            f"{declared.server.name!r} and guide {declared.guide.name!r}; set kinds to 1"
+        )
+    if gradient and not (declared.mean_field and declared.shared.shapes):
+        raise UserError(
+            "server_rule 'gradient' needs shared weights and mean-field Gaussians, not server "
+            f"{declared.server.name!r} and guide {declared.guide.name!r}; use 'closed-form'"
+        )
+    if screening == "information-gain" and not (declared.mean_field and declared.shared.shapes):
+        raise UserError(
+            "screening 'information-gain' needs shared weights and mean-field Gaussians, not server "
+            f"{declared.server.name!r} and guide {declared.guide.name!r}; use 'held-out'"
+        )
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The values of a ``Literal``, possibly one of ``Literal | None``."""
+    found: list[Any] = []
+    for part in get_args(hint):
+        found += _options(part) if get_origin(part) is Literal else [part]
+    return tuple(value for value in found if isinstance(value, str))

@@ -1,8 +1,12 @@
 """A user's own model file, from the command line; and the changes that docs/declare.md shows."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pyro.distributions as dist
 import pytest
 
@@ -83,16 +87,28 @@ def tendency(x, y=None):
 """
 
 
-def test_a_program_runs_is_taken_up_and_predicts_from_the_runs_own_copy(tmp_path) -> None:
-    (tmp_path / "m.py").write_text(PROGRAM)
-    options = ["--model", f"{tmp_path / 'm.py'}:tendency", "--rounds", "6"]
-    folder = tmp_path / "run"
-    assert pfedbayes("run", *options, "--out", str(folder)).code == 0
-    assert (folder / "model.py").read_text() == PROGRAM
-    # What becomes of the user's file later does not matter.
-    (tmp_path / "m.py").write_text("broken = ")
-    assert pfedbayes("evaluate", str(folder)).code == 0
-    assert "is finished" in pfedbayes("resume", str(folder)).out
+def test_a_run_needs_its_own_copies_only(tmp_path) -> None:
+    """Evaluated, predicted from and taken up when the user's files are gone; in a process that never saw them."""
+    user, folder = tmp_path / "user", tmp_path / "run"
+    user.mkdir()
+    (user / "pieces.py").write_text("import pyro.distributions as dist\n\nWIDE = dist.Dirichlet\n")
+    text = PROGRAM.replace("def tendency", "import pieces\n\ndef tendency")
+    (user / "m.py").write_text(text.replace("dist.Dirichlet", "pieces.WIDE"))
+    options = ["--model", f"{user / 'm.py'}:tendency", "--rounds", "6", "--out", str(folder)]
+    assert pfedbayes("run", *options).code == 0
+    assert sorted(p.name for p in (folder / "model").iterdir()) == ["m.py", "pieces.py"]
+    shutil.rmtree(user)
+    np.savez(tmp_path / "x.npz", x=np.full((2, 8, 8), 5))
+    (folder / "summary.json").unlink()
+    for command in (
+        ["evaluate", str(folder)],
+        ["predict", str(folder), "--client", "0", "--input", str(tmp_path / "x.npz")],
+        ["resume", str(folder)],
+    ):
+        arguments = [sys.executable, "-m", "pyro_pfedbayes.experiments.cli", *command]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (folder / "summary.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,22 @@ def test_the_server_says_nothing_about_private_sites() -> None:
     assert personal.sample(4)["slope"].shape == (4, 2, 2)
 
 
+@pytest.mark.parametrize("guide", [None, AutoMultivariateNormal])
+def test_private_sites_are_drawn_and_not_set_to_their_means(guide) -> None:
+    model = ProgramModel(line, DataSpec((2,)), roles={"slope": "private"}, private_guide=guide)
+    personal, _ = stacked(model)
+    one, n = personal.client(0), 2000
+    drawn = one.sample(n, torch.Generator().manual_seed(2))["slope"]
+    if guide is None:
+        sd = F.softplus(one.params["private.rho"])
+        torch.testing.assert_close(one.loc["slope"], one.params["private.loc"])
+        # The standard deviation of n draws has a relative standard error of 1 / sqrt(2 n).
+        torch.testing.assert_close(drawn.std(0), sd, rtol=4 / (2 * n) ** 0.5, atol=0)
+    error = (drawn.mean(0) - one.loc["slope"]).abs() / (drawn.std(0) / n**0.5)
+    assert float(drawn.std(0).min()) > 0.02
+    assert float(error.max()) < 4
+
+
 def test_under_a_mixture_clients_restart_in_their_own_component() -> None:
     model = ProgramModel(line, DataSpec((2,)), server=Mixture(2))
     server = server_start(model)

@@ -130,6 +130,28 @@ def two_observed(x, y=None):
     return rows(x, a, y)
 
 
+def not_given(x, y=None):
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(a, 1.0))
+
+
+def loose(x, y=None):
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(a * x[:, 0], 1.0), obs=y)
+
+
+def vectors(x, y=None):
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(a * x, 1.0).to_event(1), obs=y)
+
+
+def parameter(x, y=None):
+    a = pyro.sample("a", dist.Normal(0.0, 1.0)) * pyro.param("b", torch.tensor(1.0))
+    return rows(x, a * x[:, 0], y)
+
+
 def broken(x, y=None):
     a = pyro.sample("a", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
     return rows(x, x @ a, y)
@@ -142,7 +164,11 @@ def broken(x, y=None):
         (discrete, "site 'kind' is discrete (Bernoulli)"),
         (per_example, "the shape of site 'local' depends on the number of examples"),
         (unobserved, "'unobserved' has no site 'y'"),
-        (without_plate, "site 'y' has batch shape [] for 2 examples; sample it in a plate"),
+        (without_plate, "site 'y' has batch shape [] for 2 examples, in 0 plates; sample it"),
+        (not_given, "draws site 'y' whatever y is; give it obs=y"),
+        (loose, "in 0 plates; sample it in one plate over the rows of x"),
+        (vectors, "site 'y' has event shape [2]; an outcome is one number or one class a row"),
+        (parameter, "pyro.param 'b' would not be learnt; make it a pyro.sample site"),
         (two_observed, "site 'z' is observed too; only 'y' may be"),
         (broken, "'broken' does not run on inputs of shape [2, 2]"),
         (lambda x: None, "a program takes x and y"),

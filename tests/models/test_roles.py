@@ -3,6 +3,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
+from pyro_pfedbayes.families import FullCovariance, MeanField, MeanFieldNormal
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
 from pyro_pfedbayes.models.networks import mlp
@@ -28,6 +29,7 @@ def test_what_no_pattern_matches_is_shared() -> None:
         ({"haed.*": "private"}, "pattern 'haed.*' matches no site (there are: fc1.weight,"),
         ({"head.*": "private", "*.bias": "point"}, "'head.bias' is matched by both 'head.*' and"),
         ({"head.*": "privat"}, "is 'privat'; did you mean 'private'?; give one of shared"),
+        (["head.*"], "roles is ['head.*']; give roles by name pattern"),
         ({"head.*": 3}, "is 3; give one of shared, private, point"),
     ],
 )
@@ -76,3 +78,20 @@ def test_the_program_of_one_client_draws_from_the_priors_declared() -> None:
     assert all(((values[k] - 3).abs() < 1e-4).all() for k in ("head.weight", "head.bias"))
     assert all(((values[k] + 2).abs() < 1e-4).all() for k in ("fc1.weight", "fc1.bias"))
     assert trace.nodes["y"]["value"].shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"server": MeanFieldNormal()}, "server is MeanFieldNormal(); give a server family, such"),
+        ({"server": FullCovariance}, "server is the class FullCovariance; give a server family"),
+        ({"server": "laplace"}, "server is 'laplace'; give a server family"),
+        ({"guide": MeanField()}, "guide is MeanField(); give a guide family, such as"),
+        (
+            {"roles": {"head.*": "private"}, "private_guide": "AutoNormal"},
+            "private_guide is 'AutoNormal'; give an AutoGuide class",
+        ),
+    ],
+)
+def test_what_is_no_family_is_refused(options, expected) -> None:
+    assert expected in message(tiny_model, **options)

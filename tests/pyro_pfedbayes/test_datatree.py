@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pyro_pfedbayes import datatree
+from pyro_pfedbayes import datatree_core
 from pyro_pfedbayes.datatree import for_client, load_datatree, save_datatree, to_datatree
+from pyro_pfedbayes.datatree_classes import ClassTable
+from pyro_pfedbayes.datatree_core import Owners
 from pyro_pfedbayes.errors import UserError
 
 Y = np.array([0, 2, 1, 1, 2])
@@ -147,11 +149,53 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> 
         to_datatree(**arguments)
 
 
-def test_the_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datatree, "MAX_CELLS", 20)
-    assert to_datatree(probabilities(4), Y, CLIENT)["posterior_predictive"].sizes["draw"] == 4
-    with pytest.raises(UserError, match="4 draws fit 5 observations"):
-        to_datatree(probabilities(5), Y, CLIENT)
+def test_of_too_many_draws_the_first_are_kept_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probs = probabilities(9)
+    whole = to_datatree(probs, Y, CLIENT)
+    monkeypatch.setattr(datatree_core, "MAX_CELLS", 20)
+    tree = to_datatree(probs, Y, CLIENT)
+    assert (tree.attrs["draws"], tree.attrs["draws_kept"]) == (9, 4)
+    assert (whole.attrs["draws"], whole.attrs["draws_kept"]) == (9, 9)
+    for group in ("posterior_predictive", "log_likelihood"):
+        kept = whole[group].to_dataset().isel(draw=slice(4))
+        assert tree[group].to_dataset().equals(kept), group
+    for group in ("observation_stats", "client_metrics"):
+        assert tree[group].to_dataset().equals(whole[group].to_dataset()), group
+
+
+def test_rows_may_come_in_pieces() -> None:
+    """Draws first or observations first, the table is the same, labels drawn included."""
+    probs = probabilities(4)
+    owners = Owners.of(CLIENT)
+    whole, pieces = (ClassTable(Y, owners, seed=3) for _ in range(2))
+    for number, draw in enumerate(probs):
+        whole.add(number, draw)
+        for rows in (slice(0, 2), slice(2, 5)):
+            pieces.add(number, draw[rows], rows)
+    index = np.arange(5)
+    one, other = (table.tree(index, None, None, {}) for table in (whole, pieces))
+    for group in one.children:
+        assert one[group].to_dataset().equals(other[group].to_dataset()), group
+
+
+def test_a_client_without_examples_has_no_metrics_and_one_class_no_entropy() -> None:
+    tree = to_datatree(np.ones((3, 5, 1)), np.zeros(5, dtype=int), CLIENT, clients=[2, 4, 9])
+    accuracy = values(tree, "client_metrics", "accuracy")[0]
+    assert np.isnan(accuracy[:, 0]).all()
+    assert (accuracy[:, 1:] == 1).all()
+    assert (values(tree, "observation_stats", "total") == 0).all()
+    assert for_client(tree, 2)["observed_data"].sizes["observation"] == 0
+    with pytest.raises(UserError, match="belongs to client 4, which is not listed"):
+        to_datatree(np.ones((3, 5, 1)), np.zeros(5, dtype=int), CLIENT, clients=[9])
+
+
+def test_nan_predictions_are_refused_with_their_place() -> None:
+    probs = probabilities()
+    probs[2, 3] = np.nan
+    with pytest.raises(UserError, match=r"draw 2 .* not finite \(observation 3, of client 9\)"):
+        to_datatree(probs, Y, CLIENT)
 
 
 def test_a_file_gives_the_same_tree_back(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 import torch
 import xarray as xr
 
-from pyro_pfedbayes import datatree_numbers
+from pyro_pfedbayes import datatree_core
 from pyro_pfedbayes.datatree import for_client, load_datatree, save_datatree
-from pyro_pfedbayes.datatree_numbers import NumberDraw, to_datatree_numbers
+from pyro_pfedbayes.datatree_core import Owners
+from pyro_pfedbayes.datatree_numbers import NumberDraw, NumberTable, to_datatree_numbers
 from tests.helpers import message
 
 Y = torch.tensor([0.5, torch.nan, -1.0, 2.0, 0.0])
@@ -53,7 +54,13 @@ def test_groups_dimensions_and_types() -> None:
         "observation_stats": {"observation": 5},
     }
     assert {name: dict(tree[name].sizes) for name in tree.children} == sizes
-    assert set(tree["observation_stats"].data_vars) == {"mean", "sd", "aleatoric", "epistemic"}
+    assert set(tree["observation_stats"].data_vars) == {
+        "mean",
+        "sd",
+        "aleatoric",
+        "epistemic",
+        "log_density",
+    }
     for group in ("posterior_predictive", "log_likelihood", "observed_data"):
         assert tree[group]["y"].dtype == np.float32
     for name in sizes.keys() - {"client_metrics"}:
@@ -79,6 +86,9 @@ def test_numbers_are_what_they_are_called_in_their_own_units(
     assert np.allclose(values(tree, "observation_stats", "aleatoric"), variance.mean(0), rtol=1e-5)
     assert np.allclose(values(tree, "observation_stats", "epistemic"), mean.var(0), rtol=1e-4)
     assert np.allclose(stats["sd"], np.sqrt(variance.mean(0) + mean.var(0)), rtol=1e-4)
+    mixed = np.log(np.exp(density.astype(float)).mean(0))
+    found = values(tree, "observation_stats", "log_density")
+    assert np.allclose(found, mixed, rtol=1e-5, equal_nan=True)
     assert np.allclose(values(tree, "posterior_predictive", "y")[0], outcomes, rtol=1e-5)
     assert np.allclose(values(tree, "log_likelihood", "y")[0], density, rtol=1e-5, equal_nan=True)
     assert np.allclose(values(tree, "observed_data", "y"), y, equal_nan=True)
@@ -134,7 +144,31 @@ def test_what_does_not_fit_is_refused(
     assert words in message(to_datatree_numbers, given, **arguments)
 
 
-def test_too_many_draws_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datatree_numbers, "MAX_CELLS", 12)
-    text = message(to_datatree_numbers, draws(), Y, CLIENT)
-    assert "2 draws fit 5 observations" in text
+def test_of_too_many_draws_the_first_are_kept_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = to_datatree_numbers(draws(), Y, CLIENT)
+    monkeypatch.setattr(datatree_core, "MAX_CELLS", 12)
+    tree = to_datatree_numbers(draws(), Y, CLIENT)
+    assert (tree.attrs["draws"], tree.attrs["draws_kept"]) == (6, 2)
+    for group in ("posterior_predictive", "log_likelihood"):
+        kept = whole[group].to_dataset().isel(draw=slice(2))
+        assert tree[group].to_dataset().equals(kept), group
+    for group in ("observation_stats", "client_metrics"):
+        assert tree[group].to_dataset().equals(whole[group].to_dataset()), group
+
+
+def test_rows_may_come_in_pieces_and_clients_may_have_none() -> None:
+    owners = Owners.of(CLIENT.numpy(), [4, 7, 9])
+    whole, pieces = (NumberTable(Y.double().numpy(), owners) for _ in range(2))
+    for number, draw in enumerate(draws()):
+        whole.add(number, draw)
+        for rows in (slice(0, 3), slice(3, 5)):
+            parts = {name: getattr(draw, name)[..., rows] for name in vars(draw)}
+            pieces.add(number, NumberDraw(**parts), rows)
+    one, other = (table.tree(np.arange(5), None, {}) for table in (whole, pieces))
+    for group in one.children:
+        assert one[group].to_dataset().equals(other[group].to_dataset()), group
+    rmse = values(one, "client_metrics", "rmse")[0]
+    assert np.isnan(rmse[:, 1]).all()
+    assert np.isfinite(rmse[:, [0, 2]]).all()

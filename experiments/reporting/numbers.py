@@ -1,0 +1,167 @@
+"""Numbers of a report whose outcomes are numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_pfedbayes.experiments.reporting.classes import SHARES, curve_points
+from pyro_pfedbayes.experiments.reporting.data import Estimate, ModelReport, NumberFit, Selective
+from pyro_pfedbayes.experiments.reporting.intervals import pooled_mean
+from pyro_pfedbayes.experiments.reporting.reading import Columns
+from pyro_pfedbayes.number_scores import crps, interval_report, pit_values
+from pyro_pfedbayes.resampling import bootstrap_by_client
+from pyro_pfedbayes.selective import excess_aurc, risk_coverage
+
+__all__ = [
+    "LEVELS",
+    "number_client_measures",
+    "number_fit",
+    "number_model",
+    "number_scores",
+    "rmse_intervals",
+]
+
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_SHOWN = 2_000
+_PIT_BINS = 10
+_ROWS = 20_000_000
+Array = NDArray[Any]
+
+
+def number_scores(
+    outcomes: Array | None,
+    log_likelihood: Array | None,
+    y: Array,
+    log_density: Array | None = None,
+) -> dict[str, Array]:
+    """What each example adds to measures that need draws.
+
+    Args:
+        outcomes: Drawn outcomes ``[K, n]``, or None.
+        log_likelihood: log p(y | x, weights) ``[K, n]`` in nats, or None.
+        log_density: log of its mean over all draws ``[n]``, or None.
+        y: Known outcomes ``[n]``.
+
+    Returns:
+        ``nll`` (minus the log of the mean density), ``crps`` (fair; from at least 2 draws), and ``inside``, 1 in the
+        90 % interval (from at least 19 draws; else NaN), ``[n]`` each, as far as the draws are there and are numbers.
+    """
+    found: dict[str, Array] = {}
+    if log_density is not None:
+        found["nll"] = -log_density.astype(np.float64)
+    elif log_likelihood is not None:
+        draws = torch.from_numpy(log_likelihood).double()
+        found["nll"] = (math.log(len(draws)) - draws.logsumexp(0)).numpy()
+    if outcomes is not None and len(y) and bool(np.isfinite(outcomes).all()):
+        drawn, truth = torch.from_numpy(outcomes), torch.from_numpy(y).double()
+        if len(drawn) > 1:
+            found["crps"] = crps(drawn, truth).numpy()
+        from pyro_pfedbayes.number_scores import central_interval
+
+        lower, upper = (end.numpy() for end in central_interval(drawn, 0.9))
+        inside = ((lower <= y) & (y <= upper)).astype(np.float64)
+        found["inside"] = np.where(np.isnan(lower), math.nan, inside)
+    return found
+
+
+def number_model(columns: Columns, y: Array, owner: Array, scores: dict[str, Array]) -> ModelReport:
+    """Measures of one kind of model.
+
+    Args:
+        columns: ``mean``, ``sd`` ``[n]``, of rows whose mean is a number.
+        y: Known outcomes ``[n]``.
+        owner: Client of each ``[n]``.
+        scores: Of `number_scores`; empty for a model without draws.
+    """
+    whose = torch.from_numpy(owner)
+    error = _error(columns, y)
+    measures = {
+        "rmse": pooled_mean(error.square(), whose, math.sqrt),
+        "mae": pooled_mean(error.abs(), whose),
+        "sd": Estimate(_mean(columns["sd"])),
+    }
+    for name, column in (("nll", "nll"), ("crps", "crps"), ("coverage90", "inside")):
+        if column in scores:
+            measures[name] = pooled_mean(torch.from_numpy(scores[column]), whose)
+    doubt = torch.from_numpy(columns["sd"]).double()
+    selective = None if bool(doubt.isnan().any()) else _selective(doubt, error.square())
+    return ModelReport(measures, None, selective)
+
+
+def number_client_measures(
+    columns: Columns, y: Array, scores: dict[str, Array]
+) -> dict[str, float]:
+    """Measures of one client's examples; NaN where there are none. Units as the outcomes'."""
+    error = _error(columns, y)
+    found = {
+        "rmse": float(error.square().mean().sqrt()),
+        "mae": float(error.abs().mean()),
+        "bias": float(error.mean()),
+        "sd": _mean(columns["sd"]),
+        "epistemic_sd": _mean(np.sqrt(columns["epistemic"])),
+    }
+    for name, column in (("nll", "nll"), ("crps", "crps"), ("coverage90", "inside")):
+        if column in scores:
+            found[name] = _mean(scores[column])
+    return found
+
+
+def rmse_intervals(columns: Columns, y: Array, owner: Array, clients: int) -> tuple[Array, Array]:
+    """Bootstrap ends of each client's RMSE, ``[N]`` each."""
+    squares = _error(columns, y).square()
+    if not len(squares):
+        return np.full(clients, math.nan), np.full(clients, math.nan)
+    resamples = min(1_000, max(100, _ROWS // len(squares)))
+    found = bootstrap_by_client(
+        squares, torch.from_numpy(owner), clients=clients, resamples=resamples
+    )
+    return found.lower.sqrt().numpy(), found.upper.sqrt().numpy()
+
+
+def number_fit(columns: Columns, y: Array, outcomes: Array | None) -> NumberFit:
+    """Predicted against observed, coverage of intervals, and the histogram of the PIT."""
+    places = np.unique(np.linspace(0, len(y) - 1, min(_SHOWN, len(y))).round().astype(int))
+    shown = (y[places], columns["mean"][places], columns["sd"][places])
+    seen, predicted, sd = (tuple(values.astype(float).tolist()) for values in shown)
+    if outcomes is None or not len(y) or not bool(np.isfinite(outcomes).all()):
+        return NumberFit(seen, predicted, sd)
+    drawn, truth = torch.from_numpy(outcomes), torch.from_numpy(y).double()
+    report = interval_report(drawn, truth, LEVELS)
+    pit = torch.histc(pit_values(drawn, truth, seed=0), _PIT_BINS, 0.0, 1.0)
+    return NumberFit(
+        seen,
+        predicted,
+        sd,
+        LEVELS,
+        tuple(report.coverage.tolist()),
+        tuple(report.width.tolist()),
+        tuple(int(count) for count in pit.tolist()),
+    )
+
+
+def _selective(doubt: Tensor, squares: Tensor) -> Selective:
+    """Risk is the RMSE of the answered; the areas are of the squared error."""
+    curve = risk_coverage(doubt, squares)
+    coverage, risk = curve_points(curve.coverage, curve.risk.sqrt())
+    n = len(squares)
+    at = {
+        f"{round(100 * share)}": float(curve.risk[math.ceil(share * n - 1e-9) - 1].sqrt())
+        if n
+        else math.nan
+        for share in SHARES
+    }
+    return Selective(coverage, risk, at, float(curve.risk.mean()), excess_aurc(doubt, squares))
+
+
+def _error(columns: Columns, y: Array) -> Tensor:
+    return torch.from_numpy(columns["mean"].astype(np.float64) - y.astype(np.float64))
+
+
+def _mean(values: Array) -> float:
+    return float(values.astype(np.float64).mean()) if len(values) else math.nan

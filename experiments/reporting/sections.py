@@ -1,0 +1,220 @@
+"""The sections of a run's page on measures, clients, rounds and settings: HTML, whatever is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from pyro_pfedbayes.experiments.reporting.data import (
+    NOT_STORED,
+    ClientRow,
+    Estimate,
+    ReportData,
+)
+from pyro_pfedbayes.experiments.reporting.figures import (
+    MODELS,
+    MOST_CLIENTS,
+    plot_clients,
+    plot_history,
+)
+from pyro_pfedbayes.experiments.reporting.html import (
+    UNDEFINED,
+    amount,
+    escaped,
+    figure_block,
+    number,
+    paragraph,
+    percent,
+    side_by_side,
+    table,
+)
+from pyro_pfedbayes.experiments.reporting.parts import DASH, Shown, gone, models
+
+__all__ = ["MEASURES", "clients_section", "history_section", "measures_section", "settings_section"]
+
+MEASURES: Mapping[str, tuple[str, Shown, str]] = {
+    "accuracy": ("accuracy %", percent, "higher is better"),
+    "nll": ("NLL, nats", number, "negative log-likelihood; lower is better"),
+    "brier": ("Brier score, 0 to 2", number, "lower is better"),
+    "ece": ("ECE %", percent, "calibration error; lower is better"),
+    "adaptive_ece": ("adaptive ECE %", percent, "the same over bins of equal mass"),
+    "classwise_ece": ("classwise ECE %", percent, "the same, mean over classes"),
+    "confidence": ("mean confidence %", percent, "near the accuracy is better"),
+    "entropy": ("total entropy, nats", number, ""),
+    "aleatoric": ("aleatoric part, nats", number, "noise in the data"),
+    "epistemic": ("epistemic part, nats", number, "more data would remove it"),
+    "rmse": ("RMSE", number, "root mean squared error; lower is better"),
+    "mae": ("MAE", number, "mean absolute error; lower is better"),
+    "coverage90": ("in the 90 % interval, %", percent, "near 90 is better"),
+    "crps": ("CRPS", number, "units of the outcome; lower is better"),
+    "sd": ("mean predictive sd", number, ""),
+}
+_OVER = {
+    "both": "95 % intervals: bootstrap over clients, and over examples within them.",
+    "clients": "95 % intervals: bootstrap over clients, each with all its examples.",
+    "examples": "95 % intervals: bootstrap over the examples of the only client.",
+}
+
+
+def measures_section(data: ReportData) -> str:
+    """All measures, over all examples together."""
+    found = models(data)
+    if not found:
+        return gone(data, "predictions")
+    names = [name for name in MEASURES if any(name in model.measures for model in found.values())]
+    rows = []
+    for name in names:
+        heading, shown, sense = MEASURES[name]
+        cells = [_estimate(model.measures.get(name), shown) for model in found.values()]
+        rows.append([heading, *cells, sense])
+    heads = ["measure", *(MODELS[name] for name in found), ""]
+    judged = sum(row.judged for row in data.clients if not row.broken)
+    caption = f"{amount(judged, 'test example')} with a known outcome. {_OVER.get(data.interval, '')} {DASH}"
+    text = table(caption, heads, rows, text=[len(heads) - 1])
+    if data.global_ is None:
+        text += paragraph(f"The global model: {data.missing.get('global', NOT_STORED)}.", "gone")
+    return text
+
+
+def clients_section(data: ReportData) -> str:
+    """A row a client, those in need first, and a figure."""
+    if not data.clients:
+        return gone(data, "clients")
+    outcome = data.outcome or "class"
+    columns = _client_columns(data)
+    rows = [[row.name, *(cell(row) for _, cell in columns)] for row in data.clients]
+    heads = ["client", *(heading for heading, _ in columns)]
+    first = "accuracy" if outcome == "class" else "RMSE"
+    caption = (
+        "Clients with a reason for attention (marked !) first, then by falling "
+        f"{'NLL' if outcome == 'class' else 'RMSE'}. PM: its personal model, GM: the global model. {DASH}"
+    )
+    marked = [place for place, row in enumerate(data.clients) if row.reasons]
+    text = table(caption, heads, rows, text=[len(heads) - 1] if marked else [], marked=marked)
+    shown = min(len(data.clients), MOST_CLIENTS)
+    which = "" if shown == len(data.clients) else f" The first {shown} of the table."
+    square = "; square, the global model" if data.global_ is not None else ""
+    figure = figure_block(
+        plot_clients(data.clients, outcome),
+        f"{first} of {amount(shown, 'client')}. {_extremes(data.clients, outcome)}",
+        f"{first[0].upper()}{first[1:]} of each client on its own test examples: dot, personal model with its "
+        f"95 % interval{square}.{which}",
+    )
+    why = paragraph(
+        "Reasons compare a client with the median client: its whole 95 % interval lies on the bad side of the median, "
+        "its entropy (or sd) is above 1.5 times the median, or it has under half the median's training data. Beside "
+        "that: more confidence than accuracy, intervals that hold too few outcomes, or a global model that serves it "
+        "better, each beyond 1.96 standard errors. Of many clients, some are marked by chance."
+    )
+    return side_by_side(figure, f"<div>{why}</div>") + text
+
+
+def history_section(data: ReportData) -> str:
+    """Measures by round."""
+    if not data.history:
+        return gone(data, "history")
+    classes = data.outcome != "number"
+    shown = (
+        [("accuracy", "accuracy (%)"), ("nll", "NLL (nats)"), ("ece", "ECE (%)")]
+        if classes
+        else [("rmse", "RMSE"), ("nll", "NLL (nats)"), ("coverage90", "in the 90 % interval (%)")]
+    )
+    last = data.history[-1]
+    blocks = []
+    for measure, label in shown:
+        if not any(record["personal"].get(measure) is not None for record in data.history):
+            continue
+        value = last["personal"].get(measure)
+        scaled = percent(value) if "%" in label else number(value)
+        alt = f"{label} by round; personal models at round {last['round']}: {scaled}."
+        blocks.append(
+            figure_block(
+                plot_history(data.history, measure, label), alt, f"{label}, on test examples."
+            )
+        )
+    return side_by_side(*blocks)
+
+
+def settings_section(data: ReportData) -> str:
+    """What reproduces the run."""
+    versions = data.summary.get("versions") or {
+        key.removeprefix("version_"): value
+        for key, value in data.attrs.items()
+        if key.startswith("version_")
+    }
+    rows = [[str(name), str(version)] for name, version in versions.items()]
+    rows += [
+        [key, str(data.summary[key])]
+        for key in ("device", "engine", "weights")
+        if key in data.summary
+    ]
+    text = paragraph("These settings, saved as run.toml, reproduce the run: pfedbayes run run.toml")
+    text += f"<pre>{escaped(_toml(data.settings))}</pre>"
+    if rows:
+        text += table("Versions and circumstances of the run", ["what", "value"], rows)
+    return text
+
+
+def _client_columns(data: ReportData) -> list[tuple[str, Callable[[ClientRow], str]]]:
+    """Headings and cells after the client's name."""
+
+    def own(name: str, shown: Shown) -> Callable[[ClientRow], str]:
+        return lambda row: shown(row.personal.get(name))
+
+    def other(name: str, shown: Shown) -> Callable[[ClientRow], str]:
+        return lambda row: shown((row.global_ or {}).get(name))
+
+    classes = data.outcome != "number"
+    first, shown = ("accuracy", percent) if classes else ("rmse", number)
+    title = "%" if classes else "RMSE"
+    columns: list[tuple[str, Callable[[ClientRow], str]]] = []
+    if any(row.train is not None for row in data.clients):
+        columns.append(("train", lambda row: UNDEFINED if row.train is None else f"{row.train:,}"))
+    columns.append(("test", lambda row: f"{row.judged:,}"))
+    columns.append((f"PM {title}", own(first, shown)))
+    columns.append(("95 % interval", lambda row: f"{shown(row.lower)} to {shown(row.upper)}"))
+    if data.global_ is not None:
+        columns.append((f"GM {title}", other(first, shown)))
+    columns.append(("PM NLL", own("nll", number)))
+    if classes:
+        columns += [
+            ("PM ECE %", own("ece", percent)),
+            ("entropy", own("entropy", number)),
+            ("epistemic", own("epistemic", number)),
+        ]
+    else:
+        columns += [
+            ("PM in 90 %", own("coverage90", percent)),
+            ("sd", own("sd", number)),
+            ("CRPS", own("crps", number)),
+        ]
+    if data.gain is not None:
+        columns.append(("gain, nats", lambda row: number(row.gain)))
+    if any(row.reasons for row in data.clients):
+        columns.append(("why it needs attention", lambda row: "; ".join(row.reasons)))
+    return columns
+
+
+def _extremes(rows: Sequence[ClientRow], outcome: str) -> str:
+    first, shown = ("accuracy", percent) if outcome == "class" else ("rmse", number)
+    values = [row.personal.get(first, math.nan) for row in rows]
+    finite = [value for value in values if math.isfinite(value)]
+    return f"From {shown(min(finite))} to {shown(max(finite))}." if finite else ""
+
+
+def _estimate(found: Estimate | None, shown: Shown) -> str:
+    if found is None:
+        return NOT_STORED
+    if not math.isfinite(found.lower):
+        return shown(found.value)
+    return f"{shown(found.value)} ({shown(found.lower)} to {shown(found.upper)})"
+
+
+def _toml(settings: Mapping[str, object]) -> str:
+    import tomli_w
+
+    try:
+        return tomli_w.dumps(dict(settings))
+    except (TypeError, ValueError):
+        return json.dumps(settings, indent=2, default=str)

@@ -1,0 +1,315 @@
+"""The sections of a run's page on what is uncertain and why: HTML, whatever is missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pyro_pfedbayes.experiments.reporting.data import (
+    NOT_STORED,
+    GainMap,
+    NumberFit,
+    ReportData,
+)
+from pyro_pfedbayes.experiments.reporting.figures import (
+    MODELS,
+    MOST_CLIENTS,
+    plot_entropy_split,
+    plot_examples,
+    plot_information_gain,
+    plot_reliability,
+    plot_risk_coverage,
+    plot_unseen,
+)
+from pyro_pfedbayes.experiments.reporting.figures_numbers import (
+    plot_interval_coverage,
+    plot_pit,
+    plot_predicted_observed,
+)
+from pyro_pfedbayes.experiments.reporting.html import (
+    UNDEFINED,
+    amount,
+    figure_block,
+    number,
+    paragraph,
+    percent,
+    side_by_side,
+    table,
+)
+from pyro_pfedbayes.experiments.reporting.parts import DASH, Shown, gone, models, sentence
+
+__all__ = [
+    "calibration_section",
+    "entropy_section",
+    "examples_section",
+    "gain_section",
+    "numbers_section",
+    "selective_section",
+    "unseen_section",
+]
+
+_SCORE_NAMES = {
+    "epistemic": "epistemic entropy",
+    "total": "total entropy",
+    "max_probability": "1 - largest probability",
+}
+
+
+def calibration_section(data: ReportData) -> str:
+    """Reliability diagram, and temperature scaling beside the raw figures."""
+    found = models(data)
+    if not found:
+        return gone(data, "predictions")
+    curves = {name: m.reliability for name, m in found.items() if m.reliability is not None}
+    errors = ", ".join(
+        f"{MODELS[name]} ECE {percent(model.measures['ece'].value)} %"
+        for name, model in found.items()
+    )
+    text = figure_block(
+        plot_reliability(curves),
+        f"Reliability diagram: share of right answers against stated probability. {errors}.",
+        "On the dotted line a stated probability comes true. Below it the model is too sure, above it not sure enough. "
+        "Larger marks hold more examples.",
+    )
+    if not data.temperature:
+        return text + paragraph(
+            f"Temperature scaling: {data.missing.get('temperature', NOT_STORED)}.", "gone"
+        )
+    names = {"raw": "raw", "shared": "one T", "by_client": "T by client"}
+    short = {"personal": "PM", "global": "GM"}
+    rows = [
+        [
+            f"{short[fitted.model]}, {shown}",
+            _temperature(fitted.shared, fitted.by_client, key),
+            number(fitted.measures[key]["nll"]),
+            percent(fitted.measures[key]["ece"], 2),
+            percent(fitted.measures[key]["adaptive_ece"], 2),
+        ]
+        for fitted in data.temperature
+        for key, shown in names.items()
+    ]
+    size = amount(data.temperature[0].validation, "validation example")
+    caption = (
+        "Temperature scaling p^(1/T) of personal models (PM) and the global one (GM), fitted on "
+        f"{size}, judged on test examples. The most probable class, and so the accuracy, stays. "
+        "Where a client's own T is not defined, the shared one serves."
+    )
+    return side_by_side(text, table(caption, ["models", "T", "NLL", "ECE %", "adaptive"], rows))
+
+
+def numbers_section(data: ReportData) -> str:
+    """Predicted against observed, coverage of intervals, PIT."""
+    fit = data.numbers
+    if fit is None:
+        return gone(data, "predictions")
+    blocks = [
+        figure_block(
+            plot_predicted_observed(fit),
+            f"Observed outcomes against predictions of {amount(len(fit.observed), 'test example')}.",
+            "On the dotted line predictions are exact.",
+        )
+    ]
+    if fit.levels:
+        blocks += _interval_figures(fit)
+    text = side_by_side(*blocks)
+    if not fit.levels:
+        return text + paragraph(
+            "Intervals are not defined: there are no drawn outcomes that are numbers.", "gone"
+        )
+    rows = [
+        [f"{100 * level:.0f} %", percent(inside), number(width)]
+        for level, inside, width in zip(fit.levels, fit.coverage, fit.width, strict=True)
+    ]
+    caption = f"Central predictive intervals of the personal models, from {amount(data.kept_draws, 'draw')}. {DASH}"
+    return text + table(caption, ["interval", "holds %", "mean width"], rows)
+
+
+def selective_section(data: ReportData) -> str:
+    """Risk-coverage, and the figures at 80, 90 and 95 % coverage."""
+    found = {name: m for name, m in models(data).items() if m.selective is not None}
+    if not found:
+        return gone(data, "predictions")
+    curves = {name: model.selective for name, model in found.items() if model.selective is not None}
+    classes = data.outcome != "number"
+    shown: Shown = percent if classes else number
+    what = "accuracy %" if classes else "RMSE"
+    everything = {
+        name: found[name].measures["accuracy" if classes else "rmse"].value for name in curves
+    }
+    rows = [
+        *(
+            [f"{what} at {s} %", *(shown(c.at[s]) for c in curves.values())]
+            for s in ("80", "90", "95")
+        ),
+        [f"{what} at 100 %", *(shown(value) for value in everything.values())],
+        ["AURC", *(number(curve.aurc) for curve in curves.values())],
+        ["excess AURC", *(number(curve.excess_aurc) for curve in curves.values())],
+    ]
+    by = "the largest probability" if classes else "the predictive standard deviation"
+    best = "; ".join(
+        f"{MODELS[name]} {shown(curve.at['80'])} at 80 %, {shown(everything[name])} at 100 %"
+        for name, curve in curves.items()
+    )
+    text = figure_block(
+        plot_risk_coverage(curves, percent=classes),
+        f"Error among the answered examples against the share answered. {what}: {best}.",
+        f"Examples are answered from the most certain on, by {by}. A curve that rises only at the right shows an "
+        "uncertainty that knows where the errors are.",
+    )
+    heads = ["answered", *(MODELS[name] for name in curves)]
+    caption = "AURC: area under the curve, lower is better; excess: what a perfect order of the examples would save."
+    return side_by_side(text, table(caption, heads, rows))
+
+
+def entropy_section(data: ReportData) -> str:
+    """Aleatoric and epistemic parts by client."""
+    if data.personal is None or not data.clients:
+        return gone(data, "predictions")
+    outcome = data.outcome or "class"
+    key = "entropy" if outcome == "class" else "sd"
+    rows = sorted(
+        data.clients,
+        key=lambda row: (
+            -row.personal[key] if math.isfinite(row.personal.get(key, math.nan)) else math.inf
+        ),
+    )
+    unit = "nats" if outcome == "class" else "units of the outcome"
+    first = rows[0]
+    alt = f"Uncertainty of {amount(min(len(rows), MOST_CLIENTS), 'client')} in two parts; the most uncertain is "
+    alt += f"{first.name} with {number(first.personal.get(key))} {unit}."
+    caption = (
+        "Personal models on the clients' own test examples, the most uncertain first. Aleatoric uncertainty is noise "
+        "that no further data would remove; epistemic uncertainty is what the weights do not know yet."
+    )
+    more = "" if len(rows) <= MOST_CLIENTS else f" The first {MOST_CLIENTS} of {len(rows)}."
+    return figure_block(plot_entropy_split(rows, outcome), alt, caption + more)
+
+
+def unseen_section(data: ReportData) -> str:
+    """Out-of-distribution detection by classes that a client never saw."""
+    found = data.unseen
+    if found is None:
+        return gone(data, "unseen")
+    rows = [
+        [
+            _SCORE_NAMES.get(s.name, s.name),
+            number(s.auroc),
+            percent(s.fpr95),
+            number(s.client_auroc),
+        ]
+        for s in found.scores
+    ]
+    told = ", ".join(f"{row[0]} {row[1]}" for row in rows)
+    text = paragraph(
+        f"Each of {amount(found.clients, 'client')} was shown examples of classes that it has no training example "
+        f"of ({amount(found.examples, 'example')} in all). A model that knows what it does not know "
+        "is less certain there."
+    )
+    figure = figure_block(
+        plot_unseen(found),
+        f"AUROC of three scores at telling unseen classes from seen ones: {told}.",
+        "AUROC: probability that an example of an unseen class scores as more uncertain than one of a class seen.",
+    )
+    caption = (
+        "FPR95: share of unseen examples that pass a threshold which lets 95 % of the seen ones "
+        "pass; lower is better."
+    )
+    heads = ["score", "AUROC", "FPR95 %", "AUROC, mean of clients"]
+    return text + side_by_side(figure, table(caption, heads, rows))
+
+
+def examples_section(data: ReportData) -> str:
+    """The least certain examples, as pictures if there are any, and as a table."""
+    shown = data.least_certain
+    if not shown:
+        return gone(data, "least_certain")
+    text = ""
+    pictures = [example for example in shown if example.image is not None]
+    if pictures:
+        text += figure_block(
+            plot_examples(pictures),
+            "; ".join(f"example {e.index}: is {e.label}, said {e.predicted}" for e in pictures),
+            "The test examples of which the personal models are least certain.",
+        )
+    elif "data" in data.missing:
+        text += paragraph(sentence(data.missing["data"]), "gone")
+    classes = data.outcome != "number"
+    heads = ["example", "client", "is", "said", *(["p"] if classes else [])]
+    heads += ["entropy", "epistemic"] if classes else ["sd", "epistemic sd"]
+    caption = "Examples by their place in the data set, from 0. " + (
+        "p: probability of what was said; entropies in nats."
+        if classes
+        else "sd: in the outcome's units."
+    )
+    rows = [
+        [
+            str(e.index),
+            e.client,
+            e.label,
+            e.predicted,
+            *([number(e.probability)] if classes else []),
+            number(e.uncertainty),
+            number(e.epistemic),
+        ]
+        for e in shown
+    ]
+    return side_by_side(text, table(caption, heads, rows))
+
+
+def gain_section(data: ReportData) -> str:
+    """The map of information gain, clients by sites."""
+    gain = data.gain
+    if gain is None:
+        return gone(data, "gain")
+    totals = [sum(row) for row in gain.kl]
+    order = sorted(
+        range(len(totals)), key=lambda i: -totals[i] if math.isfinite(totals[i]) else math.inf
+    )
+    ordered = GainMap(
+        tuple(gain.clients[i] for i in order), gain.sites, tuple(gain.kl[i] for i in order)
+    )
+    most, least = order[0], order[-1]
+    alt = (
+        f"Information gain of {amount(len(totals), 'client')} by {amount(len(gain.sites), 'site')}; most: "
+        f"{gain.clients[most]} with {number(totals[most])} nats, least: {gain.clients[least]} with "
+        f"{number(totals[least])}."
+    )
+    more = (
+        "" if len(order) <= MOST_CLIENTS else f" The first {MOST_CLIENTS} of {len(order)} clients."
+    )
+    caption = (
+        "KL(q^i‖w) in nats: how far a client's posterior moved from what all clients share, by part of the model. "
+        f"The largest first.{more}"
+    )
+    return figure_block(plot_information_gain(ordered), alt, caption)
+
+
+def _interval_figures(fit: NumberFit) -> list[str]:
+    told = ", ".join(
+        f"{percent(inside)} % at {100 * level:.0f} %"
+        for level, inside in zip(fit.levels, fit.coverage, strict=True)
+    )
+    return [
+        figure_block(
+            plot_interval_coverage(fit),
+            f"Share of outcomes inside central intervals: {told}.",
+            "Below the dotted line intervals are too narrow, above it wider than need be.",
+        ),
+        figure_block(
+            plot_pit(fit),
+            f"Histogram of the probability integral transform: {', '.join(map(str, fit.pit))}.",
+            "Flat is calibrated; a bowl says that predictions are too narrow, a hump too wide, a slope that they are "
+            "off. Between the dashed lines lie 95 % of the bars of calibrated predictions.",
+        ),
+    ]
+
+
+def _temperature(shared: float, by_client: Mapping[str, float], key: str) -> str:
+    if key == "raw":
+        return "1"
+    if key == "shared":
+        return f"{number(shared)}{' (taken as 1)' if math.isnan(shared) else ''}"
+    fitted = [value for value in by_client.values() if math.isfinite(value)]
+    if not fitted:
+        return UNDEFINED
+    return f"{min(fitted):.2f} to {max(fitted):.2f}"

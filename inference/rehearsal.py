@@ -1,0 +1,87 @@
+"""Trying a declared model out before anything is trained or written."""
+
+from __future__ import annotations
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_pfedbayes.clients import FederatedData
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families import Mixture
+from pyro_pfedbayes.inference.algorithms.base import Algorithm
+from pyro_pfedbayes.inference.beliefs import all_names, w_of
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.noise import NoiseStreams
+from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.models.settings import pyro_local
+from pyro_pfedbayes.models.sites import seeded
+
+__all__ = ["rehearse"]
+
+
+def rehearse(
+    model: DeclaredModel, algorithm: Algorithm, data: FederatedData, seed: int, cohort: int
+) -> None:
+    """Evaluate the objective of the first clients once, as the first rounds will.
+
+    A network in the paper's setting is not tried: it has nothing that could fail then.
+
+    Args:
+        model: The declared model, on its device.
+        algorithm: The method.
+        data: The clients' examples, there too.
+        seed: Of the run.
+        cohort: Clients of a round.
+
+    Raises:
+        UserError: The program, its guide or its families cannot be trained; it says why.
+    """
+    if isinstance(model, BayesianModel) and model.plain and algorithm.estimator == "plain":
+        return
+    declared = model.declaration
+    if isinstance(declared.server, Mixture) and declared.server.components > cohort:
+        raise UserError(
+            f"server is a mixture of {declared.server.components} components, but only {cohort} clients take part in "
+            "a round; declare fewer"
+        )
+    server = algorithm.init(model)
+    clients = list(range(min(2, data.num_clients)))
+    rows = algorithm.client_init(model, server, len(clients))
+    params = {name: rows[name] for name in all_names(model)}
+    w, plan = w_of(server), data.plan(clients, 1, algorithm.batch_size, seed, 0)
+    x, y = plan.batch(0)
+    like = next(iter(params.values()))
+    engine = GradientEngine(model, "eager", algorithm.estimator)
+    for own_prior in {False, declared.own_prior}:
+        try:
+            size = engine.noise_size(params, w, x, y, own_prior=own_prior)
+            noise = NoiseStreams(seed, 0, clients, 1, width=size, like=like).draw()
+            one, scale = like.new_ones(()), plan.scale.to(like.dtype)
+            losses, _ = engine(params, w, one, scale, noise, x, y, plan.mask, own_prior=own_prior)
+        except UserError:
+            raise
+        except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as problem:
+            reason = str(problem).partition("Trace Shapes")[0].strip().splitlines()
+            raise UserError(
+                f"the model cannot be trained: {type(problem).__name__}: {reason[0] if reason else ''}"
+            ) from problem
+        if not bool(torch.isfinite(losses).all()):
+            raise UserError(
+                f"the objective is not finite where training begins{_culprit(model, x[0], y[0])}; look at its "
+                "parameters' ranges, at where sites start, and at the inputs"
+            )
+
+
+def _culprit(model: DeclaredModel, x: Tensor, y: Tensor) -> str:
+    """Which site has no finite density where all sites start, in words."""
+    values = model.constrain(model.start.loc)
+    with pyro_local(), seeded(0), torch.no_grad():
+        program = poutine.condition(model.client_program, data=values)
+        trace = poutine.trace(program).get_trace(x, y)
+        trace.compute_log_prob()
+    for name, node in trace.nodes.items():
+        if node["type"] == "sample" and not bool(torch.isfinite(node["log_prob_sum"])):
+            return f": site {name!r} has no finite log-density"
+    return ""

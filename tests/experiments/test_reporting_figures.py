@@ -1,0 +1,116 @@
+"""Figures: what they show is what they were given, without colour and without pyplot."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import math
+import pkgutil
+
+import numpy as np
+import pytest
+
+from pyro_pfedbayes.experiments import reporting
+from pyro_pfedbayes.experiments.reporting import figures, figures_numbers
+from pyro_pfedbayes.experiments.reporting.data import (
+    ClientRow,
+    Example,
+    GainMap,
+    NumberFit,
+    Reliability,
+    Selective,
+)
+from pyro_pfedbayes.experiments.reporting.html import figure_block
+
+CURVE = Reliability((0.0, 0.5, 1.0), (0.4, 0.8), (0.5, 0.7), (4, 6))
+RISK = Selective((0.5, 1.0), (0.0, 0.2), {}, 0.1, 0.0)
+
+
+def row(i: int, name: str = "a") -> ClientRow:
+    measures = {"accuracy": 0.8, "aleatoric": 0.2, "epistemic": 0.1}
+    return ClientRow(i, name, 9, 9, 9, 0, measures, {"accuracy": 0.7}, 0.6, 0.9)
+
+
+def test_reliability_shows_the_bins_that_hold_something() -> None:
+    empty = Reliability((0.0, 0.5, 1.0), (math.nan, 0.8), (math.nan, 0.7), (0, 6))
+    figure = figures.plot_reliability({"personal": CURVE, "global": empty})
+    points = [np.asarray(c.get_offsets()).tolist() for c in figure.axes[0].collections]
+    assert points == [[[0.4, 0.5], [0.8, 0.7]], [[0.8, 0.7]]]
+
+
+def test_lines_differ_by_more_than_colour() -> None:
+    figure = figures.plot_risk_coverage({"personal": RISK, "global": RISK})
+    one, other = figure.axes[0].lines[:2]
+    assert one.get_linestyle() != other.get_linestyle()
+    assert one.get_marker() != other.get_marker()
+    assert list(one.get_ydata()) == [0.0, 20.0]
+
+
+def test_the_parts_of_the_entropy_differ_by_hatching() -> None:
+    figure = figures.plot_entropy_split([row(0), row(1)])
+    bars = figure.axes[0].patches
+    assert [bar.get_hatch() for bar in bars] == [None, None, "////", "////"]
+    assert bars[2].get_x() == 0.2
+    assert bars[2].get_width() == pytest.approx(0.1)
+
+
+def test_many_clients_are_cut_and_names_are_no_formulas() -> None:
+    rows = [row(i, "$\\q_" + "x" * 40) for i in range(80)]
+    for figure in (figures.plot_clients(rows), figures.plot_entropy_split(rows)):
+        assert len(figure.axes[0].get_yticklabels()) == figures.MOST_CLIENTS
+        assert figure_block(figure, "alt", "caption").startswith("<figure><img src=")
+
+
+def test_information_gain_shows_nats_and_undefined_cells() -> None:
+    figure = figures.plot_information_gain(
+        GainMap(("a", "b"), ("w", "v"), ((1.5, math.nan), (0, 2)))
+    )
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1.5", "–", "0", "2"]
+
+
+def test_history_leaves_out_what_is_not_there() -> None:
+    records = [
+        {"round": 1, "personal": {"accuracy": 0.5}, "global": {}},
+        {"round": 2, "personal": {"accuracy": None}},
+        {"round": 3, "personal": {"accuracy": 0.6}, "global": {"accuracy": 0.4}},
+    ]
+    lines = figures.plot_history(records, "accuracy", "accuracy (%)").axes[0].lines
+    assert [list(line.get_xdata()) for line in lines] == [[1, 3], [3]]
+    assert list(lines[0].get_ydata()) == [50.0, 60.0]
+
+
+def test_examples_without_a_picture_are_left_out() -> None:
+    seen = Example(1, "c", "a", "b", 0.5, 1.0, 0.1, image=[[0.0, 1.0]])
+    colour = Example(1, "c", "a", "b", 0.5, 1.0, 0.1, image=[[[0.0, 1.0, 0.5]]])
+    blind = Example(2, "c", "a", "b", 0.5, 1.0, 0.1)
+    assert len(figures.plot_examples([seen, blind, colour, seen, seen]).axes) == 4
+
+
+def test_pit_band_is_that_of_a_binomial() -> None:
+    fit = NumberFit((), (), (), pit=(50, 50))
+    heights = sorted(
+        float(line.get_ydata()[0]) for line in figures_numbers.plot_pit(fit).axes[0].lines
+    )
+    assert heights == pytest.approx([50 - 1.96 * 5, 50, 50 + 1.96 * 5])
+
+
+def test_coverage_and_predictions_stand_undefined_numbers() -> None:
+    fit = NumberFit(
+        (1.0, 2.0), (1.0, 3.0), (math.inf, math.nan), (0.5, 0.95), (0.4, math.nan), (1, 2), (1,)
+    )
+    for plot in (figures_numbers.plot_predicted_observed, figures_numbers.plot_interval_coverage):
+        assert "base64" in figure_block(plot(fit), "alt", "caption")
+
+
+def test_comparison_shows_each_run_and_the_mean() -> None:
+    axes = figures_numbers.plot_comparison(
+        {"a": [0.8, 0.9, math.nan], "b": []}, "x", scale=100
+    ).axes[0]
+    assert list(axes.lines[0].get_xdata()) == [80.0, 90.0]
+    assert float(axes.lines[1].get_xdata()[0]) == pytest.approx(85.0)
+
+
+@pytest.mark.parametrize("name", [info.name for info in pkgutil.iter_modules(reporting.__path__)])
+def test_docstring_examples_run(name: str) -> None:
+    module = importlib.import_module(f"{reporting.__name__}.{name}")
+    assert doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0
