@@ -59,8 +59,12 @@ def site_trace(program: Callable[..., Any], *args: Any) -> dict[str, dict[str, A
     Raises:
         UserError: The program has a ``pyro.param``.
     """
-    with pyro_local(), _NoParameters():
-        trace = poutine.trace(program).get_trace(*args)
+    try:
+        with pyro_local(), _NoParameters():
+            trace = poutine.trace(program).get_trace(*args)
+    except UserError as problem:
+        # Pyro adds a table of shapes to whatever a program raises.
+        raise UserError(str(problem).partition(" Trace Shapes")[0]) from problem
     return {
         name: node
         for name, node in trace.nodes.items()
