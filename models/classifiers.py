@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
-from pyro_pfedbayes.models.likelihoods.base import check_positive
+from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
 from pyro_pfedbayes.models.networks import VGG_SMALL, mlp, vgg
 from pyro_pfedbayes.models.pretrained import pretrained
 from pyro_pfedbayes.models.program import ProgramModel
@@ -28,6 +28,7 @@ def mlp_classifier(
     hidden: Sequence[int] = (100,),
     rho: float = PAPER_RHO,
     weights: str | None = None,
+    missing: Missing = "refuse",
 ) -> BayesianModel:
     """A class depends on the features through a fully connected network whose every weight is uncertain.
 
@@ -38,6 +39,7 @@ def mlp_classifier(
         hidden: Units of each hidden layer; none for a linear classifier.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
         weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are numbers, a layer without units, an impossible rho, weights of another network.
@@ -49,10 +51,12 @@ def mlp_classifier(
     data.expect("class", "mlp")
     network = mlp([data.num_features, *hidden, data.num_classes], seed=data.seed)
     network = network if weights is None else pretrained(network, weights)
-    return BayesianModel(network, Categorical(data.num_classes), rho=rho)
+    return BayesianModel(network, Categorical(data.num_classes, missing=missing), rho=rho)
 
 
-def linear_classifier(data: DataSpec, *, rho: float = PAPER_RHO) -> BayesianModel:
+def linear_classifier(
+    data: DataSpec, *, rho: float = PAPER_RHO, missing: Missing = "refuse"
+) -> BayesianModel:
     """The log-odds of classes are linear in the features.
 
     ``W, b ~ w,  y ~ Categorical(softmax(W x + b))``. All weights are shared.
@@ -60,6 +64,7 @@ def linear_classifier(data: DataSpec, *, rho: float = PAPER_RHO) -> BayesianMode
     Args:
         data: Any shape of features; they are flattened.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are numbers, or an impossible rho.
@@ -69,7 +74,7 @@ def linear_classifier(data: DataSpec, *, rho: float = PAPER_RHO) -> BayesianMode
         {'head.weight': (3, 4), 'head.bias': (3,)}
     """
     data.expect("class", "linear")
-    return mlp_classifier(data, hidden=(), rho=rho)
+    return mlp_classifier(data, hidden=(), rho=rho, missing=missing)
 
 
 def vgg_classifier(
@@ -78,6 +83,7 @@ def vgg_classifier(
     config: Sequence[int | str] = VGG_SMALL,
     rho: float = PAPER_RHO,
     weights: str | None = None,
+    missing: Missing = "refuse",
 ) -> BayesianModel:
     """A class depends on a picture through small filters that look the same everywhere in it.
 
@@ -88,6 +94,7 @@ def vgg_classifier(
         config: Convolutions by number of channels, and ``"M"`` for a max-pool; see `networks.vgg`.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
         weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Features that are no square images, outcomes that are numbers, an impossible plan or rho.
@@ -109,10 +116,12 @@ def vgg_classifier(
         seed=data.seed,
     )
     network = network if weights is None else pretrained(network, weights)
-    return BayesianModel(network, Categorical(data.num_classes), rho=rho)
+    return BayesianModel(network, Categorical(data.num_classes, missing=missing), rho=rho)
 
 
-def logistic_regression(data: DataSpec, *, prior_scale: float = 1.0) -> ProgramModel:
+def logistic_regression(
+    data: DataSpec, *, prior_scale: float = 1.0, missing: Missing = "refuse"
+) -> ProgramModel:
     """Each feature moves the log-odds of a class against class 0 by a fixed amount.
 
     ``log p(y = c | x) - log p(y = 0 | x) = a_c + b_c · x,  a_c, b_cj ~ Normal(0, prior_scale²),  c = 1 … C - 1``
@@ -123,6 +132,7 @@ def logistic_regression(data: DataSpec, *, prior_scale: float = 1.0) -> ProgramM
     Args:
         data: Any shape of features; they are flattened to p numbers.
         prior_scale: Standard deviation of the first round's prior, in log-odds a unit of the feature.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are numbers, or a scale not above 0.
@@ -147,4 +157,4 @@ def logistic_regression(data: DataSpec, *, prior_scale: float = 1.0) -> ProgramM
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
-    return ProgramModel(logistic, data)
+    return ProgramModel(logistic, data, missing=missing)

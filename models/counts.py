@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 from torch import Tensor
 
-from pyro_pfedbayes.models.likelihoods.base import check_positive
+from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 
@@ -14,7 +14,7 @@ __all__ = ["negative_binomial_regression", "poisson_regression"]
 
 
 def poisson_regression(
-    data: DataSpec, *, exposure: bool = False, prior_scale: float = 1.0
+    data: DataSpec, *, exposure: bool = False, prior_scale: float = 1.0, missing: Missing = "refuse"
 ) -> ProgramModel:
     """Events happen independently, at a rate that each feature multiplies by a fixed factor.
 
@@ -26,6 +26,7 @@ def poisson_regression(
         data: Any shape of features (a table, if there is an exposure); they are flattened to p numbers.
         exposure: Whether the data have a column ``exposure``, positive, to which counts are proportional; otherwise 1.
         prior_scale: Standard deviation of the first round's prior, in log-rate.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a scale not above 0.
@@ -48,11 +49,11 @@ def poisson_regression(
     def poisson(x: Tensor, y: Tensor | None = None) -> None:
         poisson_with(x, y, exposure=x.new_ones(len(x)))
 
-    return ProgramModel(poisson_with if exposure else poisson, data)
+    return ProgramModel(poisson_with if exposure else poisson, data, missing=missing)
 
 
 def negative_binomial_regression(
-    data: DataSpec, *, exposure: bool = False, prior_scale: float = 1.0
+    data: DataSpec, *, exposure: bool = False, prior_scale: float = 1.0, missing: Missing = "refuse"
 ) -> ProgramModel:
     """As for Poisson counts, but they vary more than independent events would, by how much is learnt.
 
@@ -65,6 +66,7 @@ def negative_binomial_regression(
         data: Any shape of features (a table, if there is an exposure); they are flattened to p numbers.
         exposure: Whether the data have a column ``exposure``, positive, to which counts are proportional; otherwise 1.
         prior_scale: Standard deviation of the first round's prior of intercept and slopes, in log-rate.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a scale not above 0.
@@ -90,4 +92,6 @@ def negative_binomial_regression(
     def negative_binomial(x: Tensor, y: Tensor | None = None) -> None:
         negative_binomial_with(x, y, exposure=x.new_ones(len(x)))
 
-    return ProgramModel(negative_binomial_with if exposure else negative_binomial, data)
+    return ProgramModel(
+        negative_binomial_with if exposure else negative_binomial, data, missing=missing
+    )

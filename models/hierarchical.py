@@ -6,14 +6,16 @@ import pyro
 import pyro.distributions as dist
 from torch import Tensor
 
-from pyro_pfedbayes.models.likelihoods.base import check_positive
+from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 
 __all__ = ["client_noise", "horseshoe_regression", "random_intercept"]
 
 
-def client_noise(data: DataSpec, *, prior_scale: float = 1.0) -> ProgramModel:
+def client_noise(
+    data: DataSpec, *, prior_scale: float = 1.0, missing: Missing = "refuse"
+) -> ProgramModel:
     """All clients see the same line, each with instruments of its own precision; precisions resemble each other.
 
     ``y ~ Normal(a + b · x, σ_i²),  log σ_i ~ Normal(m, s²),``
@@ -28,6 +30,7 @@ def client_noise(data: DataSpec, *, prior_scale: float = 1.0) -> ProgramModel:
     Args:
         data: Any shape of features; they are flattened to p numbers.
         prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a scale not above 0.
@@ -50,11 +53,15 @@ def client_noise(data: DataSpec, *, prior_scale: float = 1.0) -> ProgramModel:
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
 
-    return ProgramModel(noise_scale, data, roles={"sigma": "private"})
+    return ProgramModel(noise_scale, data, roles={"sigma": "private"}, missing=missing)
 
 
 def random_intercept(
-    data: DataSpec, *, prior_scale: float = 1.0, noise_scale: float = 1.0
+    data: DataSpec,
+    *,
+    prior_scale: float = 1.0,
+    noise_scale: float = 1.0,
+    missing: Missing = "refuse",
 ) -> ProgramModel:
     """Features work alike at all clients, but each client has a level of its own; levels scatter about a common mean.
 
@@ -71,6 +78,7 @@ def random_intercept(
         data: Any shape of features; they are flattened to p numbers.
         prior_scale: Standard deviation of the first round's prior of μ and slopes, in units of the outcome.
         noise_scale: Scale of that of τ and of σ, in units of the outcome.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a scale not above 0.
@@ -92,7 +100,7 @@ def random_intercept(
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
 
-    return ProgramModel(own_intercept, data, roles={"intercept": "private"})
+    return ProgramModel(own_intercept, data, roles={"intercept": "private"}, missing=missing)
 
 
 def horseshoe_regression(
@@ -101,6 +109,7 @@ def horseshoe_regression(
     global_scale: float = 0.1,
     prior_scale: float = 1.0,
     noise_scale: float = 1.0,
+    missing: Missing = "refuse",
 ) -> ProgramModel:
     """Most features do nothing, a few do much; which do is the same everywhere, how much each client says for itself.
 
@@ -117,6 +126,7 @@ def horseshoe_regression(
         global_scale: About (slopes expected to matter) / p, in units of the outcome; the smaller, the more shrinkage.
         prior_scale: Standard deviation of the first round's prior of the intercept, in units of the outcome.
         noise_scale: Scale of that of the noise, in units of the outcome.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a scale not above 0.
@@ -142,4 +152,4 @@ def horseshoe_regression(
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
 
-    return ProgramModel(horseshoe, data, roles={"z": "private"})
+    return ProgramModel(horseshoe, data, roles={"z": "private"}, missing=missing)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.models.likelihoods import ordinal_logits
-from pyro_pfedbayes.models.likelihoods.base import check_positive
+from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 
@@ -16,7 +16,7 @@ __all__ = ["ordinal_regression"]
 
 
 def ordinal_regression(
-    data: DataSpec, *, prior_scale: float = 1.0, cut_scale: float = 2.0
+    data: DataSpec, *, prior_scale: float = 1.0, cut_scale: float = 2.0, missing: Missing = "refuse"
 ) -> ProgramModel:
     """A hidden score, linear in the features, shows only as the grade it falls into; the grades' borders are learnt.
 
@@ -30,6 +30,7 @@ def ordinal_regression(
         data: Any shape of features, flattened to p numbers; classes in their order.
         prior_scale: Standard deviation of the first round's prior of slopes, in log-odds.
         cut_scale: That of the first cutpoint, in log-odds.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are numbers, or a scale not above 0.
@@ -52,4 +53,4 @@ def ordinal_regression(
             logits = ordinal_logits(x.flatten(1) @ slopes, cuts)
             pyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
-    return ProgramModel(ordinal, data)
+    return ProgramModel(ordinal, data, missing=missing)

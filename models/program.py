@@ -200,7 +200,7 @@ class ProgramModel(HasSites):
         if not bool(fits.all()):
             row = int((~fits).int().argmax())
             known = bool(self.known(y[row]))
-            hint = "" if known else "; ProgramModel(..., missing='mask') leaves such examples out"
+            hint = "" if known else "; missing='mask' leaves such examples out"
             raise UserError(
                 f"{where}: outcome {y[row].item():g} of row {row} lies outside the support of site 'y' "
                 f"of program {self.name!r} ({self.support}){hint}"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import NormalMeanScale, StudentT
-from pyro_pfedbayes.models.likelihoods.base import check_positive
+from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
 from pyro_pfedbayes.models.networks import mlp
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
@@ -26,7 +26,11 @@ __all__ = [
 
 
 def linear_regression(
-    data: DataSpec, *, prior_scale: float = 1.0, noise_scale: float = 1.0
+    data: DataSpec,
+    *,
+    prior_scale: float = 1.0,
+    noise_scale: float = 1.0,
+    missing: Missing = "refuse",
 ) -> ProgramModel:
     """Each feature adds its share to the outcome, up to Gaussian noise whose size is not known.
 
@@ -38,6 +42,7 @@ def linear_regression(
         data: Any shape of features; they are flattened to p numbers.
         prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
         noise_scale: Scale of that of the noise, in units of the outcome.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a scale not above 0.
@@ -57,11 +62,16 @@ def linear_regression(
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
 
-    return ProgramModel(linear, data)
+    return ProgramModel(linear, data, missing=missing)
 
 
 def student_t_regression(
-    data: DataSpec, *, df: float = 4.0, prior_scale: float = 1.0, noise_scale: float = 1.0
+    data: DataSpec,
+    *,
+    df: float = 4.0,
+    prior_scale: float = 1.0,
+    noise_scale: float = 1.0,
+    missing: Missing = "refuse",
 ) -> ProgramModel:
     """Each feature adds its share to the outcome; now and then an outcome lies far off, which should pull little.
 
@@ -74,6 +84,7 @@ def student_t_regression(
         df: Degrees of freedom, above 1; the fewer, the more an outlier is forgiven.
         prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
         noise_scale: Scale of that of σ, in units of the outcome.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, ``df`` not above 1, a scale not above 0.
@@ -95,7 +106,7 @@ def student_t_regression(
             line = intercept + x.flatten(1) @ slopes
             pyro.sample("y", dist.StudentT(line.new_full((), df), line, sigma), obs=y)
 
-    return ProgramModel(student_t, data)
+    return ProgramModel(student_t, data, missing=missing)
 
 
 def robust_mlp(
@@ -105,6 +116,7 @@ def robust_mlp(
     df: float = 4.0,
     scale: float = 1.0,
     rho: float = PAPER_RHO,
+    missing: Missing = "refuse",
 ) -> BayesianModel:
     """An outcome depends on the features through a network, up to heavy-tailed noise of known scale.
 
@@ -116,6 +128,7 @@ def robust_mlp(
         df: Degrees of freedom, above 1.
         scale: In units of the outcome.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a setting out of range.
@@ -126,7 +139,7 @@ def robust_mlp(
     """
     data.expect("number", "robust-mlp")
     network = mlp([data.num_features, *hidden, 1], seed=data.seed)
-    return BayesianModel(network, StudentT(df, scale), rho=rho)
+    return BayesianModel(network, StudentT(df, scale, missing=missing), rho=rho)
 
 
 def heteroscedastic_regression(
@@ -135,6 +148,7 @@ def heteroscedastic_regression(
     hidden: Sequence[int] = (50,),
     floor: float = 1e-3,
     rho: float = PAPER_RHO,
+    missing: Missing = "refuse",
 ) -> BayesianModel:
     """Both the outcome's mean and the size of its noise depend on the features, through one network.
 
@@ -146,6 +160,7 @@ def heteroscedastic_regression(
         hidden: Units of each hidden layer.
         floor: Least standard deviation of the noise, in units of the outcome.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
+        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
         UserError: Outcomes that are classes, or a setting out of range.
@@ -159,4 +174,4 @@ def heteroscedastic_regression(
     # Begin with one noise for all, log 2: where a random g makes it tiny, the first gradients are enormous.
     with torch.no_grad():
         network.get_parameter("head.weight")[1] = 0.0
-    return BayesianModel(network, NormalMeanScale(floor), rho=rho)
+    return BayesianModel(network, NormalMeanScale(floor, missing=missing), rho=rho)

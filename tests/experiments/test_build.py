@@ -21,9 +21,13 @@ from pyro_pfedbayes.experiments.build import (
 )
 from pyro_pfedbayes.experiments.config import parse_config
 from pyro_pfedbayes.experiments.inputs import InputRule, input_rule
+from pyro_pfedbayes.experiments.registry import MODELS
 from pyro_pfedbayes.experiments.resolve import resolve
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from tests.experiments.helpers import tiny_config
+
+CLASS_MODELS = ("mlp", "linear", "vgg", "logistic-regression", "ordinal")
+NUMBER_MODELS = [name for name in MODELS if name not in CLASS_MODELS]
 
 
 def own(path: Path, **data: Any) -> Any:
@@ -172,3 +176,19 @@ def test_images_of_another_kind_than_the_training_ones_are_refused() -> None:
             rule.apply(value, "x")
     # All of one half is fine where only one meaning is possible.
     assert float(signed.apply(np.full((1, 2, 2), 0.5), "x").max()) == 0.5
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_built_in_model_leaves_unknown_outcomes_out_if_asked(name: str) -> None:
+    numbers = name in NUMBER_MODELS
+    shape = (1, 8, 8) if name == "vgg" else (4,)
+    options = {"missing": "mask", **({"config": [4, "M"]} if name == "vgg" else {})}
+    tree = {"model": {"name": name, **options}}
+    model = build_model(parse_config(tree), shape, 0 if numbers else 3)
+    x = torch.ones(2, *shape)
+    y = torch.tensor([1.0, float("nan")]) if numbers else torch.tensor([1, -1])
+    model.check_fits(x, y, "toy")
+    del tree["model"]["missing"]
+    plain = build_model(parse_config(tree), shape, 0 if numbers else 3)
+    with pytest.raises(UserError, match="mask"):
+        plain.check_fits(x, y, "toy")
