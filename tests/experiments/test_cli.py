@@ -76,7 +76,7 @@ def nan_at_row_3() -> np.ndarray:
         (["run", "--set", "data.scheme=column", "--set", "data.column=site"], "no column 'site'"),
         (
             ["run", "--model", "linear", "--set", "model.hidden=[3]"],
-            "unknown key 'model.hidden' (known: rho, name)",
+            "unknown key 'model.hidden' (known: rho, missing, name)",
         ),
         (["run", "--model", "vgg"], "pools 8x8 images to nothing"),
         (["run", "--set", "model.rho=-1e9"], "standard deviation of 0 or infinity"),
