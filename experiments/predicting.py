@@ -26,10 +26,13 @@ from pyro_pfedbayes.inference.accumulate import (
 from pyro_pfedbayes.inference.algorithms.base import Algorithm
 from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.devices import resolve_device
-from pyro_pfedbayes.inference.predictive import predictive_distributions, predictive_draws
+from pyro_pfedbayes.inference.predictive import (
+    predictive_distributions,
+    predictive_draws,
+    predictive_streams,
+)
 from pyro_pfedbayes.inference.state import FederationState, gather_rows
 from pyro_pfedbayes.models.declared import DeclaredModel
-from pyro_pfedbayes.randomness import generator
 
 __all__ = ["FileNumbers", "FilePredictions", "check_output", "predict_file", "write_predictions"]
 
@@ -78,17 +81,16 @@ def predict_file(
     used = draws or config.run.eval_draws
     who = "global model" if number is None else f"personal model of client {names[number]}"
     title = f"{who} after round {state.round}, {counted(used, 'draw')}"
-    stream = generator(config.run.seed, "predictive", "alone", device=place)
+    streams = predictive_streams(config.run.seed, place)
     if classes:
         running = ClassAccumulator()
-        for probs in predictive_draws(model, belief, x, used, stream):
+        for probs in predictive_draws(model, belief, x, used, streams.weights):
             running.add(probs)
         found = running.result()
         return FilePredictions(title, classes, found.probs.cpu(), found.aleatoric.cpu())
-    outcomes = generator(config.run.seed, "outcomes", "alone", device=place)
     nothing = torch.full((len(x),), torch.nan, device=place)
-    numbers = NumberAccumulator(nothing, outcomes, samples=samples_for(used))
-    for observation in predictive_distributions(model, belief, x, used, stream):
+    numbers = NumberAccumulator(nothing, streams.outcomes, samples=samples_for(used))
+    for observation in predictive_distributions(model, belief, x, used, streams.weights):
         numbers.add(observation)
     return FileNumbers.scaled(title, numbers.result(), rule.target)
 

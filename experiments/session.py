@@ -18,7 +18,6 @@ from pyro_pfedbayes.experiments.progress import Progress
 from pyro_pfedbayes.experiments.runfolder import RunFolder, writing
 from pyro_pfedbayes.inference.federation import DivergenceWarning, Result, RoundReport
 from pyro_pfedbayes.inference.state import FederationState
-from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.versions import versions
 
@@ -264,7 +263,7 @@ def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int])
         "seed": config.run.seed,
         "clients": data.num_clients,
         **result.summary,
-        "weights": FlatLayout(experiment.federation.model.declaration.shapes).size,
+        "weights": experiment.federation.model.declaration.num_weights,
         "device": config.run.device,
         "engine": config.run.engine,
         "dropped": {str(client): count for client, count in sorted(dropped.items())},

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families import GaussianRows, Mixture
+from pyro_pfedbayes.families import Mixture
 from pyro_pfedbayes.families.clients import inverse_softplus
 from pyro_pfedbayes.families.divergence import divergence
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
@@ -93,7 +93,7 @@ def restarted(
     if declared.shared.shapes:
         w = w_of(server)
         if isinstance(declared.server, Mixture) and own is not None:
-            chosen = _component(declared.guide.rows(own), w)
+            chosen = declared.server.component_of(declared.guide.rows(own), w)
             loc, scale = w["loc"][chosen], w["scale"][chosen]
         else:
             loc, scale = declared.server.nearest(w)
@@ -292,17 +292,6 @@ class SiteBelief:
     def _noise(self, size: int, stream: torch.Generator) -> Tensor:
         like = next(iter(self.params.values()))
         return torch.randn(size, generator=stream, dtype=like.dtype, device=like.device)
-
-
-def _component(rows: GaussianRows, w: Tensors) -> Tensor:
-    """The component of a mixture that each client lies in, ``[S]``."""
-    shares = torch.log_softmax(w["logits"], 0)
-    distances = []
-    for k in range(len(shares)):
-        loc, scale = w["loc"][k], w["scale"][k]
-        cross = (rows.variance + (rows.loc - loc).square()) / (2 * scale.square()) + scale.log()
-        distances.append(cross.sum(-1) - shares[k])
-    return torch.stack(distances).argmin(0)
 
 
 Belief = MeanFieldGaussian | SiteBelief

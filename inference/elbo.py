@@ -14,6 +14,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from pyro_pfedbayes.families.divergence import divergence
+from pyro_pfedbayes.models.sites import is_bookkeeping
 
 __all__ = ["ClientELBO"]
 
@@ -102,8 +103,7 @@ def _log_prob(trace: Trace, name: str) -> Tensor:
 
 
 def _is_random(site: Any) -> bool:
-    # Plates record their subsample as a sample site; it has no density.
-    return site["type"] == "sample" and type(site["fn"]).__name__ != "_Subsample"
+    return site["type"] == "sample" and not is_bookkeeping(site)
 
 
 def _check_sites(model_trace: Trace, guide_trace: Trace) -> None:

@@ -144,29 +144,30 @@ def predict_personal(
     Returns:
         `NumberPredictions` if the model's outcome is a number, `Predictions` of classes otherwise.
     """
+    held = _held(beliefs, data, part, seed)
     if model.outcome == "number":
-        found = []
-        for clients, stacked in beliefs:
-            for row, client in enumerate(clients):
-                x, y = data.examples(client, part)
-                key = belief_seed(seed, client)
-                if len(y):
-                    owner = _owner(y, client)
-                    found.append(
-                        _numbers(model, stacked.client(row), x, y, owner, data, draws, key)
-                    )
-        return _joined_numbers(found, data)
+        parts = [
+            _numbers(model, belief, x, y, owner, data, draws, key)
+            for belief, x, y, owner, key in held
+        ]
+        return _joined_numbers(parts, data)
     probs, labels, owners = [], [], []
+    for belief, x, y, owner, key in held:
+        probs.append(posterior_predictive(model, belief, x, draws=draws, seed=key))
+        labels.append(y)
+        owners.append(owner)
+    return _joined(probs, labels, owners, data)
+
+
+def _held(
+    beliefs: Iterator[tuple[Sequence[int], Belief]], data: FederatedData, part: str, seed: int
+) -> Iterator[tuple[Belief, Tensor, Tensor, Tensor, int]]:
+    """Belief, examples, their owner and the seed of each client that has examples."""
     for clients, stacked in beliefs:
         for row, client in enumerate(clients):
             x, y = data.examples(client, part)
-            if len(y) == 0:
-                continue
-            belief, key = stacked.client(row), belief_seed(seed, client)
-            probs.append(posterior_predictive(model, belief, x, draws=draws, seed=key))
-            labels.append(y)
-            owners.append(_owner(y, client))
-    return _joined(probs, labels, owners, data)
+            if len(y):
+                yield stacked.client(row), x, y, _owner(y, client), belief_seed(seed, client)
 
 
 def predict_global(

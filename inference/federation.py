@@ -33,7 +33,6 @@ from pyro_pfedbayes.inference.screening import (
 )
 from pyro_pfedbayes.inference.state import FederationState, gather_rows
 from pyro_pfedbayes.inference.summary import summarize
-from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.program import ProgramModel
@@ -289,7 +288,7 @@ class Federation:
             mode = choose_engine(
                 self._engine_choice,
                 evaluations=work * -(-self.cohort_size // self.chunk),
-                weights=min(self.chunk, self.cohort_size) * self._num_weights(),
+                weights=min(self.chunk, self.cohort_size) * self.model.declaration.num_weights,
                 device=self.device,
             )
             self._gradient_engine = GradientEngine(self.model, mode, self.algorithm.estimator)
@@ -356,10 +355,6 @@ class Federation:
                 for client, row in state.clients.items()
             },
         )
-
-    def _num_weights(self) -> int:
-        """Scalar weights of one client."""
-        return FlatLayout(self.model.declaration.shapes).size
 
     def _evaluation_due(self, finished: int, rounds: int) -> bool:
         return finished == rounds or (self.eval_every > 0 and finished % self.eval_every == 0)

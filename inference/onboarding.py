@@ -19,7 +19,6 @@ from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.federation import Federation, Result
 from pyro_pfedbayes.inference.lifted import POINT
 from pyro_pfedbayes.inference.state import FederationState
-from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.partition import Partition
 from pyro_pfedbayes.randomness import seed_for
 
@@ -90,7 +89,7 @@ def onboard(
     mode = choose_engine(
         engine,
         evaluations=algorithm.gradient_steps(Round(0, 2, 0)),
-        weights=FlatLayout(model.declaration.shapes).size,
+        weights=model.declaration.num_weights,
         device=device,
     )
     server = {

@@ -43,7 +43,7 @@ class SiteGroups:
 
     def __init__(self, model: DeclaredModel, w: Belief, draws: int) -> None:
         self._model, self._w = model, w
-        size = FlatLayout(model.declaration.shapes).size
+        size = model.declaration.num_weights
         self.wants_draws = size <= SMALL
         self._draws = draws
         self._size = size

@@ -16,7 +16,7 @@ from pyro_pfedbayes.inference.noise import NoiseStreams
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
-from pyro_pfedbayes.models.sites import seeded
+from pyro_pfedbayes.models.sites import plain_reason, seeded
 
 __all__ = ["rehearse"]
 
@@ -63,7 +63,7 @@ def rehearse(
         except UserError:
             raise
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as problem:
-            reason = str(problem).partition("Trace Shapes")[0].strip().splitlines()
+            reason = plain_reason(problem).splitlines()
             raise UserError(
                 f"the model cannot be trained: {type(problem).__name__}: {reason[0] if reason else ''}"
             ) from problem

@@ -90,6 +90,11 @@ class Declaration:
         return self._layout("point")
 
     @property
+    def num_weights(self) -> int:
+        """Scalar weights of one client, in unconstrained coordinates."""
+        return FlatLayout(self.shapes).size
+
+    @property
     def mean_field(self) -> bool:
         """Whether w and q^i are the paper's mean-field Gaussians."""
         return isinstance(self.server, MeanField) and isinstance(self.guide, MeanFieldNormal)

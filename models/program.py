@@ -23,6 +23,7 @@ from pyro_pfedbayes.models.sites import (
     HasSites,
     Site,
     find_sites,
+    plain_reason,
     seeded,
     site_trace,
     typical_values,
@@ -294,5 +295,4 @@ def _check_observation(nodes: Mapping[str, Mapping[str, Any]], name: str) -> Non
 
 
 def _reason(problem: Exception) -> str:
-    """What went wrong, without the table of shapes that Pyro adds."""
-    return f"{type(problem).__name__}: {str(problem).partition('Trace Shapes')[0].strip()}"
+    return f"{type(problem).__name__}: {plain_reason(problem)}"

@@ -26,6 +26,7 @@ __all__ = [
     "find_sites",
     "is_bookkeeping",
     "is_real",
+    "plain_reason",
     "seeded",
     "site_trace",
     "support_of",
@@ -63,13 +64,17 @@ def site_trace(program: Callable[..., Any], *args: Any) -> dict[str, dict[str, A
         with pyro_local(), _NoParameters():
             trace = poutine.trace(program).get_trace(*args)
     except UserError as problem:
-        # Pyro adds a table of shapes to whatever a program raises.
-        raise UserError(str(problem).partition(" Trace Shapes")[0]) from problem
+        raise UserError(plain_reason(problem)) from problem
     return {
         name: node
         for name, node in trace.nodes.items()
         if node["type"] == "sample" and not is_bookkeeping(node)
     }
+
+
+def plain_reason(problem: Exception) -> str:
+    """What a program raised, without the table of shapes that Pyro adds to it."""
+    return str(problem).partition("Trace Shapes")[0].strip()
 
 
 class _NoParameters(Messenger):  # type: ignore[misc]

@@ -194,6 +194,10 @@ class Mixture:
         ]
         return min(runs, key=lambda run: run[1])[0]
 
+    def component_of(self, rows: GaussianRows, w: Mapping[str, Tensor]) -> Tensor:
+        """The component with the greatest responsibility for each client, int64 ``[S]``."""
+        return _joint(GaussianRows(rows.loc, rows.std), w).argmax(0)
+
     def mean(self, w: Mapping[str, Tensor]) -> Tensor:
         """Means ``[T]`` of the whole mixture."""
         mean: Tensor = self.distribution(w).mean
@@ -233,13 +237,18 @@ def _em(rows: GaussianRows, p: Tensor, w: dict[str, Tensor]) -> tuple[dict[str, 
     bound = math.inf
     best = w
     for _ in range(_SWEEPS):
-        joint = torch.log_softmax(w["logits"].double(), 0).unsqueeze(1) - _divergences(rows, w)
+        joint = _joint(rows, w)
         now = -float((p * joint.logsumexp(0)).sum())
         if now >= bound - 1e-9 * (1.0 + abs(bound)):
             return (w, now) if now < bound else (best, bound)
         bound, best = now, w
         w = _maximise(rows, p * joint.softmax(0), w)
     return best, bound
+
+
+def _joint(rows: GaussianRows, w: Mapping[str, Tensor]) -> Tensor:
+    """Log π_k - KL(q_i‖w_k) of the clients' marginals, float64 ``[K, S]``: responsibilities up to a constant."""
+    return torch.log_softmax(w["logits"].double(), 0).unsqueeze(1) - _divergences(rows, w)
 
 
 def _maximise(rows: GaussianRows, mass: Tensor, w: Mapping[str, Tensor]) -> dict[str, Tensor]:
