@@ -7,7 +7,7 @@ import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.datasets import Dataset
-from pyro_pfedbayes.inference.algorithms.base import Cohort, Round
+from pyro_pfedbayes.inference.algorithms.base import Algorithm, Cohort, Round
+from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.engine import EngineMode, GradientEngine
 from pyro_pfedbayes.inference.federation import Federation
@@ -33,10 +34,12 @@ from pyro_pfedbayes.models.likelihoods import Categorical
 from pyro_pfedbayes.models.networks import mlp
 from pyro_pfedbayes.partition import Partition
 
-__all__ = ["bench_command", "compare_steps", "measure_rounds"]
+__all__ = ["bench_command", "compare_point_steps", "compare_steps", "measure_rounds"]
 
 SIZES = (784, 100, 10)
 CLIENTS, EXAMPLES, BATCH = 10, 1000, 100
+BOUND = "hand-written bound"
+MODES: tuple[EngineMode, ...] = ("compiled", "traced", "eager")
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,17 @@ def synthetic(clients: int, examples: int, features: int = SIZES[0]) -> Federate
 # -- the three contestants: functions that make a number of stacked steps ----------------------------------------
 
 
-def our_steps(data: FederatedData, mode: EngineMode, steps: int) -> Callable[[], None]:
+def our_steps(data: FederatedData, algorithm: Algorithm, mode: EngineMode) -> Callable[[], None]:
     """A cohort's update as a run makes it, bookkeeping included."""
-    algorithm = PFedBayes(local_steps=steps, batch_size=BATCH, personal_rounds=0)
     model = BayesianModel(mlp(SIZES), Categorical(10))
     engine, server = GradientEngine(model, mode), algorithm.init(model)
     clients = tuple(range(data.num_clients))
     start = algorithm.client_init(model, server, len(clients))
-    beliefs = {name: start[name] for name in ("loc", "rho")}
+    # Adam's moments begin afresh.
+    kept = {name: rows for name, rows in start.items() if "." not in name}
     cpu = torch.device("cpu")
-    rows = row_copies(beliefs, clients, [True] * len(clients), cpu)
+    rows = row_copies(kept, clients, [True] * len(clients), cpu)
+    steps = algorithm.local_steps
     rounds = iter(range(10**9))
 
     def run() -> None:
@@ -96,6 +100,31 @@ def our_steps(data: FederatedData, mode: EngineMode, steps: int) -> Callable[[],
         plan = data.plan(clients, steps, BATCH, 0, at.index)
         cohort = Cohort(clients, gather_rows(algorithm, model, server, rows, clients, cpu), plan)
         algorithm.client_update(engine, server, cohort, at)
+
+    return run
+
+
+def bare_steps(data: FederatedData, steps: int) -> Callable[[], None]:
+    """The bound of point methods: gradient descent on one contiguous matrix, in plain PyTorch."""
+    x = data.dataset.x.view(CLIENTS, -1, SIZES[0])[:, :EXAMPLES].contiguous()
+    y = data.dataset.y.view(CLIENTS, -1)[:, :EXAMPLES].contiguous()
+    shapes = [(SIZES[0], SIZES[1]), (1, SIZES[1]), (SIZES[1], SIZES[2]), (1, SIZES[2])]
+    lengths = [a * b for a, b in shapes]
+    theta = torch.cat([0.1 * torch.randn(length) for length in lengths]).repeat(CLIENTS, 1)
+    theta.requires_grad_()
+    rows = torch.arange(CLIENTS)[:, None]
+
+    def run() -> None:
+        for _ in range(steps):
+            index = torch.randint(EXAMPLES, (CLIENTS, BATCH))
+            parts = zip(theta.split(lengths, 1), shapes, strict=True)
+            w1, b1, w2, b2 = (part.view(CLIENTS, *shape) for part, shape in parts)
+            hidden = torch.relu(torch.baddbmm(b1, x[rows, index], w1))
+            logits = torch.baddbmm(b2, hidden, w2).view(-1, SIZES[2])
+            loss = F.cross_entropy(logits, y[rows, index].view(-1), reduction="sum") / BATCH
+            (gradient,) = torch.autograd.grad(loss, theta)
+            with torch.no_grad():
+                theta.sub_(gradient, alpha=1e-2)
 
     return run
 
@@ -188,28 +217,43 @@ def compare_steps(repeats: int, steps: int) -> dict[str, dict[str, float]]:
         ratio to the bound, round by round.
     """
     data = synthetic(CLIENTS, EXAMPLES)
-    contestants: dict[str, Callable[[], None]] = {
-        "hand-written bound": hand_written_steps(data, steps),
-        "pyro-pfedbayes, compiled": our_steps(data, "compiled", steps),
-        "pyro-pfedbayes, traced": our_steps(data, "traced", steps),
-        "pyro-pfedbayes, eager": our_steps(data, "eager", steps),
+    ours = PFedBayes(local_steps=steps, batch_size=BATCH, personal_rounds=0)
+    contestants = {
+        BOUND: hand_written_steps(data, steps),
+        **{f"pyro-pfedbayes, {mode}": our_steps(data, ours, mode) for mode in MODES},
     }
     with pyro.settings.context(module_local_params=True):
         contestants["plain Pyro, client by client"] = plain_pyro_steps(data, steps)
-        for run in contestants.values():
+        return _interleaved(contestants, repeats, steps)
+
+
+def compare_point_steps(repeats: int, steps: int) -> dict[str, dict[str, float]]:
+    """The same for point methods, whose bound is a bare loop: args and returns as for `compare_steps`."""
+    data = synthetic(CLIENTS, EXAMPLES)
+    ours = FedAvg(local_steps=steps, batch_size=BATCH)
+    contestants = {
+        BOUND: bare_steps(data, steps),
+        **{f"pyro-pfedbayes fedavg, {mode}": our_steps(data, ours, mode) for mode in MODES},
+    }
+    return _interleaved(contestants, repeats, steps)
+
+
+def _interleaved(
+    contestants: Mapping[str, Callable[[], None]], repeats: int, steps: int
+) -> dict[str, dict[str, float]]:
+    for run in contestants.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(repeats):
+        for name, run in contestants.items():
+            started = time.perf_counter()
             run()
-        times: dict[str, list[float]] = {name: [] for name in contestants}
-        for _ in range(repeats):
-            for name, run in contestants.items():
-                started = time.perf_counter()
-                run()
-                times[name].append(1e3 * (time.perf_counter() - started) / steps)
-    bound = times["hand-written bound"]
+            times[name].append(1e3 * (time.perf_counter() - started) / steps)
     return {
         name: {
             "median_ms": statistics.median(own),
             "fastest_ms": min(own),
-            "ratio": statistics.median(a / b for a, b in zip(own, bound, strict=True)),
+            "ratio": statistics.median(a / b for a, b in zip(own, times[BOUND], strict=True)),
         }
         for name, own in times.items()
     }
@@ -259,23 +303,26 @@ def bench_command(steps: int = 20, quick: bool = False, as_json: bool = False) -
     with console.status(
         f"{CLIENTS} clients, MLP {'-'.join(map(str, SIZES))}, batch {BATCH}; compiling takes a while first"
     ):
-        speed = compare_steps(repeats=5 if quick else 15, steps=steps)
+        repeats = 5 if quick else 15
+        speed = compare_steps(repeats=repeats, steps=steps)
+        points = compare_point_steps(repeats=repeats, steps=steps)
     scales: Sequence[Scale] = () if quick else SCALES
     growth: list[dict[str, Any]] = []
     for scale in scales:
         with console.status(f"{scale}"):
             growth.append({**vars(scale), **measure_rounds(scale)})
     if as_json:
-        print(json.dumps({"step": speed, "rounds": growth}, indent=1))
+        print(json.dumps({"step": speed, "point_step": points, "rounds": growth}, indent=1))
         return
-    console.print(_step_table(speed))
+    console.print(_step_table(speed, "One stacked step"))
+    console.print(_step_table(points, "One stacked step of a point method"))
     if growth:
         console.print(_round_table(growth))
 
 
-def _step_table(speed: dict[str, dict[str, float]]) -> Table:
+def _step_table(speed: dict[str, dict[str, float]], what: str) -> Table:
     threads = torch.get_num_threads()
-    table = Table(title=f"One stacked step of {CLIENTS} clients ({threads} threads), interleaved")
+    table = Table(title=f"{what} of {CLIENTS} clients ({threads} threads), interleaved")
     table.add_column("program")
     for head in ("median ms", "fastest ms", "ratio to the bound"):
         table.add_column(head, justify="right")

@@ -204,18 +204,14 @@ def _corrupted(section: DataSection, data: FederatedData, rule: InputRule) -> Fe
     assert section.corruption is not None
     assert section.corruption_strength is not None
     assert section.seed is not None
-    limits = (-1.0, 1.0)
-    if rule.loc is not None and rule.scale is not None:
-        # Of an image; what a table's limits are is of no use to it.
-        low, high = ((value - rule.loc[0]) / rule.scale[0] for value in limits)
-        limits = (low, high)
     return corrupt_clients(
         data,
         section.corrupt_clients,
         section.corruption,
         section.corruption_strength,
         seed=section.seed,
-        limits=limits,
+        # Of an image; what a table's limits are is of no use to it.
+        limits=rule.limits,
     )
 
 

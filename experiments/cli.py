@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments import cli_look, cli_report, cli_run
+from pyro_pfedbayes.experiments import cli_look, cli_report, cli_run, cli_table
 
 __all__ = ["app", "main"]
 
@@ -63,6 +63,7 @@ app.command("evaluate")(cli_look.evaluate)
 app.command("predict")(cli_look.predict)
 app.command("partition")(cli_run.partition)
 app.command("report")(cli_report.report)
+app.command("table")(cli_table.table)
 app.command("list")(cli_look.list_names)
 
 

@@ -122,7 +122,7 @@ def predict(
 
 
 def list_names() -> None:
-    """List methods, networks, data sets and presets.
+    """List methods, networks, data sets, presets and tables.
 
     Example: [dim]pfedbayes list[/]
     """
@@ -130,6 +130,7 @@ def list_names() -> None:
 
     from pyro_pfedbayes.experiments import registry
     from pyro_pfedbayes.experiments.report import list_table
+    from pyro_pfedbayes.experiments.tables.presets import table_line, table_names
 
     out = Console(emoji=False)
     groups = {
@@ -142,6 +143,7 @@ def list_names() -> None:
         "Presets (pfedbayes run NAME)": {
             n: registry.preset_line(n) for n in registry.preset_names()
         },
+        "Tables (pfedbayes table NAME)": {name: table_line(name) for name in table_names()},
     }
     for heading, rows in groups.items():
         out.print(heading, markup=False, highlight=False)

@@ -119,6 +119,8 @@ class RunSection(_Section):
     eval_draws: int = Field(20, ge=1)
     checkpoint_every: int = Field(10, ge=1)
     posterior_draws: int = Field(20, ge=0)
+    foreign: Literal["auto", "none", "digits", "mnist", "fmnist", "cifar10"] = "auto"
+    shifts: bool = True
     out: str | None = None
 
 

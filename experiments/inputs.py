@@ -60,6 +60,14 @@ class InputRule:
         }
         return cls(**plain)
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """What has become of black and white, -1 and 1, in images."""
+        if self.loc is None or self.scale is None:
+            return -1.0, 1.0
+        low, high = ((value - self.loc[0]) / self.scale[0] for value in (-1.0, 1.0))
+        return low, high
+
     def centred(self, x: Tensor) -> Tensor:
         """Apply ``loc`` and ``scale`` to images that lie in [-1, 1]."""
         if self.loc is None or self.scale is None:

@@ -18,16 +18,13 @@ from pyro_pfedbayes.experiments.predicted import (
 from pyro_pfedbayes.experiments.report import counted
 from pyro_pfedbayes.experiments.runfolder import RunFolder
 from pyro_pfedbayes.experiments.session import checked_state, compare_settings
-from pyro_pfedbayes.inference.accumulate import (
-    ClassAccumulator,
-    NumberAccumulator,
-    samples_for,
-)
+from pyro_pfedbayes.inference.accumulate import ClassAccumulator, NumberSummary
 from pyro_pfedbayes.inference.algorithms.base import Algorithm
 from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.devices import resolve_device
 from pyro_pfedbayes.inference.predictive import (
-    predictive_distributions,
+    CHUNK,
+    number_predictive,
     predictive_draws,
     predictive_streams,
 )
@@ -81,18 +78,16 @@ def predict_file(
     used = draws or config.run.eval_draws
     who = "global model" if number is None else f"personal model of client {names[number]}"
     title = f"{who} after round {state.round}, {counted(used, 'draw')}"
-    streams = predictive_streams(config.run.seed, place)
     if classes:
+        streams = predictive_streams(config.run.seed, place)
         running = ClassAccumulator()
         for probs in predictive_draws(model, belief, x, used, streams.weights):
             running.add(probs)
         found = running.result()
         return FilePredictions(title, classes, found.probs.cpu(), found.aleatoric.cpu())
-    nothing = torch.full((len(x),), torch.nan, device=place)
-    numbers = NumberAccumulator(nothing, streams.outcomes, samples=samples_for(used))
-    for observation in predictive_distributions(model, belief, x, used, streams.weights):
-        numbers.add(observation)
-    return FileNumbers.scaled(title, numbers.result(), rule.target)
+    pieces = ((part, part.new_full((len(part),), torch.nan)) for part in x.split(CHUNK))
+    summaries = number_predictive(model, belief, pieces, draws=used, seed=config.run.seed)
+    return FileNumbers.scaled(title, NumberSummary.joined(list(summaries)), rule.target)
 
 
 def _client_number(client: str, names: tuple[str, ...]) -> int:

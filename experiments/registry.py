@@ -32,6 +32,106 @@ ALGORITHMS: Mapping[str, tuple[str, str, str]] = {
         "PFedBayes",
         "personalized variational Bayes (Zhang et al., ICML 2022)",
     ),
+    "fedavg": (
+        "pyro_pfedbayes.inference.algorithms.fedavg",
+        "FedAvg",
+        "averaged weights (McMahan et al., AISTATS 2017)",
+    ),
+    "fedavg-ft": (
+        "pyro_pfedbayes.inference.algorithms.fedavg_ft",
+        "FedAvgFineTuned",
+        "FedAvg, then each client trains on with its own examples",
+    ),
+    "local": (
+        "pyro_pfedbayes.inference.algorithms.local",
+        "Local",
+        "no communication: each client alone",
+    ),
+    "fedprox": (
+        "pyro_pfedbayes.inference.algorithms.fedprox",
+        "FedProx",
+        "FedAvg held near the common weights (Li et al., MLSys 2020)",
+    ),
+    "per-fedavg": (
+        "pyro_pfedbayes.inference.algorithms.per_fedavg",
+        "PerFedAvg",
+        "weights one gradient step away from good personal ones (Fallah et al., NeurIPS 2020)",
+    ),
+    "pfedme": (
+        "pyro_pfedbayes.inference.algorithms.pfedme",
+        "PFedMe",
+        "personal weights by Moreau envelopes (Dinh et al., NeurIPS 2020)",
+    ),
+    "heurfedamp": (
+        "pyro_pfedbayes.inference.algorithms.heurfedamp",
+        "HeurFedAMP",
+        "clients attend to those alike (Huang et al., AAAI 2021)",
+    ),
+    "ditto": (
+        "pyro_pfedbayes.inference.algorithms.ditto",
+        "Ditto",
+        "FedAvg and personal weights pulled to it (Li et al., ICML 2021)",
+    ),
+    "fedper": (
+        "pyro_pfedbayes.inference.algorithms.fedper",
+        "FedPer",
+        "common body, own heads (Arivazhagan et al., 2019)",
+    ),
+    "fedrep": (
+        "pyro_pfedbayes.inference.algorithms.fedrep",
+        "FedRep",
+        "heads and common body in turns (Collins et al., ICML 2021)",
+    ),
+    "lg-fedavg": (
+        "pyro_pfedbayes.inference.algorithms.lg_fedavg",
+        "LGFedAvg",
+        "own low layers, common top (Liang et al., 2020)",
+    ),
+    "mocha": (
+        "pyro_pfedbayes.inference.algorithms.mocha",
+        "Mocha",
+        "multi-task learning (after Smith et al., NeurIPS 2017)",
+    ),
+    "pfedvem": (
+        "pyro_pfedbayes.inference.algorithms.pfedvem",
+        "PFedVEM",
+        "Bayesian heads around a common mean (Zhu et al., ICML 2023)",
+    ),
+    "local-bayes": (
+        "pyro_pfedbayes.inference.algorithms.local_bayes",
+        "LocalBayes",
+        "Bayes by Backprop, each client alone (Blundell et al., ICML 2015)",
+    ),
+    "oracle-cluster": (
+        "pyro_pfedbayes.inference.algorithms.oracle_cluster",
+        "OracleCluster",
+        "one FedAvg for clients of the same classes: a bound, not a method",
+    ),
+    "bnfed": (
+        "pyro_pfedbayes.inference.algorithms.bnfed",
+        "BNFed",
+        "matched neurons, averaged (Yurochkin et al., ICML 2019)",
+    ),
+    "pfedgp": (
+        "pyro_pfedbayes.inference.algorithms.pfedgp",
+        "PFedGP",
+        "own GPs on common features (Achituve et al., NeurIPS 2021)",
+    ),
+    "knn-per": (
+        "pyro_pfedbayes.inference.algorithms.knn_per",
+        "KNNPer",
+        "FedAvg and nearest examples (Marfoq et al., ICML 2022)",
+    ),
+    "cd2-pfed": (
+        "pyro_pfedbayes.inference.algorithms.cd2_pfed",
+        "CD2PFed",
+        "private channels in all layers (Shen et al., CVPR 2022)",
+    ),
+    "fedtgp": (
+        "pyro_pfedbayes.inference.algorithms.fedtgp",
+        "FedTGP",
+        "class prototypes, no weights (Zhang et al., AAAI 2024)",
+    ),
 }
 """Module, dataclass of settings, and a line, by name."""
 

@@ -115,12 +115,22 @@ def result_lines(summary: Mapping[str, Any], folder: str) -> list[str]:
     for client, count in summary["dropped"].items():
         rounds = counted(count, "round")
         lines.append(f"client {client} diverged in {rounds}; its updates were left out there")
+    if "screened" in summary:
+        lines.append(_screening_line(summary["screened"]))
     spent = f"{seconds['train']:.1f} s of training, {seconds['evaluate']:.1f} s of evaluation"
     lines += [
         f"{spent}, {summary['gradient_steps']:,} gradient steps",
         f"everything is in {folder}",
     ]
     return lines
+
+
+def _screening_line(screened: Mapping[str, int]) -> str:
+    """Whose uploads the server's rule left out, and how often."""
+    if not screened:
+        return "screening left no client out"
+    each = [f"client {client} in {counted(count, 'round')}" for client, count in screened.items()]
+    return f"screening left uploads out of the average: {', '.join(each)}"
 
 
 def client_rows(

@@ -230,8 +230,9 @@ class RunFolder:
 
 def _check_form(state: FederationState, meta: Any) -> None:
     """Raise TypeError or KeyError where JSON that parses is not what a run writes."""
-    if not isinstance(state.round, int) or not isinstance(state.gradient_steps, int):
-        raise TypeError("round and gradient_steps must be integers")
+    for count in ("round", "gradient_steps", "bytes_uploaded"):
+        if not isinstance(getattr(state, count), int):
+            raise TypeError(f"{count} must be an integer")
     for name in ("train", "evaluate"):
         float(state.seconds[name])
     for record in state.history:

@@ -14,9 +14,11 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.build import Experiment, build_experiment
 from pyro_pfedbayes.experiments.builders import own_files
 from pyro_pfedbayes.experiments.config import Config
+from pyro_pfedbayes.experiments.lock import locked
 from pyro_pfedbayes.experiments.progress import Progress
 from pyro_pfedbayes.experiments.runfolder import RunFolder, writing
 from pyro_pfedbayes.inference.federation import DivergenceWarning, Result, RoundReport
+from pyro_pfedbayes.inference.screening import screened_rounds
 from pyro_pfedbayes.inference.state import FederationState
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.versions import versions
@@ -47,8 +49,16 @@ def default_folder(label: str) -> Path:
     return path
 
 
-def begin(experiment: Experiment, path: Path, progress: Progress) -> dict[str, Any]:
+def begin(
+    experiment: Experiment, path: Path, progress: Progress, *, picture: bool = True
+) -> dict[str, Any]:
     """Make the folder, run from the first round to the last, and write what a run leaves.
+
+    Args:
+        experiment: What to run.
+        path: Missing, or an empty folder.
+        progress: Told of each round.
+        picture: Whether to draw who holds what.
 
     Returns:
         The summary.
@@ -60,11 +70,12 @@ def begin(experiment: Experiment, path: Path, progress: Progress) -> dict[str, A
     state = experiment.federation.initial_state()
     meta = experiment.description() | {"dropped": {}}
 
-    def draw(picture: Path) -> None:
+    def draw(file: Path) -> None:
         from pyro_pfedbayes.partition import plot_partition
 
-        figure = plot_partition(experiment.data.partition, experiment.data.dataset)
-        figure.savefig(picture, dpi=120)
+        if picture:
+            figure = plot_partition(experiment.data.partition, experiment.data.dataset)
+            figure.savefig(file, dpi=120)
 
     folder = RunFolder.create(
         path,
@@ -74,18 +85,21 @@ def begin(experiment: Experiment, path: Path, progress: Progress) -> dict[str, A
         draw,
         model_files=own_files(experiment.config.model.name),
     )
-    return _run(experiment, folder, state, meta, progress)
+    with locked(folder.path):
+        return _run(experiment, folder, state, meta, progress)
 
 
 def carry_on(folder: RunFolder, progress: Progress) -> dict[str, Any]:
     """Run from the last checkpoint to the end.
 
     Returns, raises:
-        As `begin`; and UserError if the checkpoint is damaged or does not belong to the folder.
+        As `begin`; and UserError if the checkpoint is damaged or does not belong to the folder, or another process is
+        at work in it.
     """
-    experiment, state, meta = reopen(folder)
-    folder.rewrite_metrics(state.history)
-    return _run(experiment, folder, state, meta, progress)
+    with locked(folder.path):
+        experiment, state, meta = reopen(folder)
+        folder.rewrite_metrics(state.history)
+        return _run(experiment, folder, state, meta, progress)
 
 
 def reopen(
@@ -256,6 +270,8 @@ def _run(
 def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int]) -> dict[str, Any]:
     """What ``summary.json`` holds."""
     config, data = experiment.config, experiment.data
+    screened = screened_rounds(result.state.server)
+    counts = {str(client): count for client, count in sorted((screened or {}).items())}
     return {
         "algorithm": config.algorithm.name,
         "data": data.dataset.name,
@@ -267,6 +283,7 @@ def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int])
         "device": config.run.device,
         "engine": config.run.engine,
         "dropped": {str(client): count for client, count in sorted(dropped.items())},
+        **({} if screened is None else {"screened": counts}),
         "versions": versions(),
     }
 
@@ -282,7 +299,7 @@ def _write_posterior(
     from pyro_pfedbayes.experiments.posterior import experiment_datatree
 
     try:
-        tree = experiment_datatree(experiment, state)
+        tree = experiment_datatree(experiment, state, note=progress.note)
     except UserError as problem:
         # A network that overflows on some test example is no reason to lose the rest of a run.
         progress.note(f"warning: no {folder.posterior.name} is written: {problem}")

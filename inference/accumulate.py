@@ -5,7 +5,8 @@ Memory does not grow with the number of draws, except for the outcomes that are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import pyro.distributions as dist
 import torch
@@ -55,8 +56,9 @@ class NumberSummary:
             sum to the predictive variance. Both are infinite or NaN where the likelihood's moments are, as
             Student's t has them with few degrees of freedom.
         log_density: log of the mean over draws of p(y | x, weights), in nats; NaN where y is missing.
-        lower: Lower end of the central 90 % interval, estimated from drawn outcomes.
+        lower: Lower end of the central 90 % interval, estimated from drawn outcomes; a count if outcomes are counts.
         upper: Its upper end.
+        crps: Continuous ranked probability score, estimated without bias from drawn outcomes; NaN where y is missing.
     """
 
     mean: Tensor
@@ -65,6 +67,13 @@ class NumberSummary:
     log_density: Tensor
     lower: Tensor
     upper: Tensor
+    crps: Tensor
+
+    @staticmethod
+    def joined(parts: Sequence[NumberSummary]) -> NumberSummary:
+        """At least one summary, end to end."""
+        names = [f.name for f in fields(NumberSummary)]
+        return NumberSummary(*(torch.cat([getattr(p, name) for p in parts]) for name in names))
 
 
 class ClassAccumulator:
@@ -101,12 +110,17 @@ class ClassAccumulator:
 
 
 class NumberAccumulator:
-    """Moments, density and interval of a number, over draws.
+    """Moments, density, interval and score of a number, over draws.
 
     The interval's ends are quantiles of drawn outcomes, ``samples`` a draw of the weights. Of m outcomes the one
     at place ``(m + 1) p`` is taken, which makes the expected coverage exactly 90 % for m of at least 19 independent
     ones; of fewer the extremes, which cover less. The standard error of a coverage measured on n examples is then
-    about that of n coin tosses plus that of the ends: take 100 draws or more for an interval to report.
+    about that of n coin tosses plus that of the ends: take 100 draws or more for an interval to report. Counts have
+    no outcome between two, so there the ends are the next draws outward: the interval ends at counts, and covers at
+    least 90 %.
+
+    The CRPS is mean|x - y| - mean|x - x'| / 2, x and x' from different draws of the weights: those of one are alike.
+    Of a single draw it is the score of what that draw says.
 
     Args:
         y: Outcomes ``[n]``, NaN where missing.
@@ -130,6 +144,7 @@ class NumberAccumulator:
         self._mean, self._squares, self._variance = zero, zero.clone(), zero.clone()
         self._log_density = torch.full_like(zero, -torch.inf)
         self._outcomes: list[Tensor] = []
+        self._whole = False
 
     def add(self, observation: dist.TorchDistribution) -> None:
         """Take up one draw's distribution, batch shape ``[n]``.
@@ -147,6 +162,7 @@ class NumberAccumulator:
         self._variance = self._variance + draw.variance.double()
         self._log_density = torch.logaddexp(self._log_density, draw.log_density.double())
         self._outcomes.append(draw.outcomes.float())
+        self._whole = _is_whole(observation)
 
     def result(self) -> NumberSummary:
         """What the draws so far make.
@@ -155,15 +171,16 @@ class NumberAccumulator:
             UserError: There was no draw.
         """
         _require_draws(self._draws)
-        outcomes = torch.cat(self._outcomes).sort(0).values
+        drawn = torch.cat(self._outcomes)
+        outcomes = drawn.sort(0).values
         log_count = torch.log(torch.tensor(float(self._draws), dtype=torch.float64))
         parts = (
             self._mean,
             self._variance / self._draws,
             self._squares / self._draws,
             self._log_density - log_count.to(self._y.device),
-            _quantile(outcomes, (1 - COVERAGE) / 2),
-            _quantile(outcomes, (1 + COVERAGE) / 2),
+            *_central(outcomes, self._whole),
+            _crps(drawn.double(), self._y.double(), self._draws),
         )
         return NumberSummary(*(part.float() for part in parts))
 
@@ -235,14 +252,55 @@ def _moment(observation: dist.TorchDistribution, name: str, like: Tensor) -> Ten
     return moment.expand(like.shape)
 
 
-def _quantile(ordered: Tensor, p: float) -> Tensor:
-    """The value at place ``(m + 1) p`` of m ordered ones ``[m, n]``, between two if that is no whole number."""
-    place = min(max((len(ordered) + 1) * p - 1, 0.0), len(ordered) - 1.0)
+def _is_whole(observation: dist.TorchDistribution) -> bool:
+    try:
+        return bool(observation.support.is_discrete)
+    except NotImplementedError:
+        return False
+
+
+def _central(ordered: Tensor, whole: bool) -> tuple[Tensor, Tensor]:
+    """Both ends of the central interval of m ordered outcomes ``[m, n]``.
+
+    They are the values at place ``(m + 1) p``, between two if that is no whole number; the next outward of ``whole``
+    outcomes.
+    """
+    last = len(ordered) - 1
+    # Rounding must not carry a place to the next draw.
+    place = round(max((last + 2) * (1 - COVERAGE) / 2 - 1, 0.0), 9)
     below = int(place)
-    above = min(below + 1, len(ordered) - 1)
+    share = 0.0 if whole else place - below
+    inner = min(below + 1, last)
+    return (
+        _between(ordered[below], ordered[inner], share),
+        _between(ordered[last - below], ordered[last - inner], share),
+    )
+
+
+def _between(one: Tensor, other: Tensor, share: float) -> Tensor:
     # Not by torch.lerp: between two equal infinities it would give NaN.
-    low, high, share = ordered[below], ordered[above], place - below
-    return low if share == 0 else torch.where(low == high, low, low + share * (high - low))
+    return one if share == 0 else torch.where(one == other, one, one + share * (other - one))
+
+
+def _crps(outcomes: Tensor, y: Tensor, draws: int) -> Tensor:
+    """CRPS ``[n]`` from outcomes ``[draws · samples, n]``, those of one draw of the weights one after another."""
+    m, n = outcomes.shape
+    samples = m // draws
+    spread, pairs = _spread(outcomes), m * (m - 1)
+    if draws > 1:
+        within = _spread(outcomes.reshape(draws, samples, n).movedim(0, 1)).sum(0)
+        spread, pairs = spread - within, m * (m - samples)
+    return (outcomes - y).abs().mean(0) - spread / pairs
+
+
+def _spread(values: Tensor) -> Tensor:
+    """Half the sum of |a - b| over all ordered pairs along the first of the dimensions, from k log k comparisons."""
+    k = len(values)
+    rank = 2.0 * torch.arange(k, dtype=values.dtype, device=values.device) - (k - 1)
+    ordered = values.sort(0).values
+    # The weights sum to 0, so a common level cancels; taking it out first keeps the digits.
+    spread: Tensor = torch.tensordot(rank, ordered - ordered[k // 2], dims=1)
+    return spread
 
 
 def _require_draws(draws: int) -> None:

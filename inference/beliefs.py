@@ -19,6 +19,7 @@ from pyro_pfedbayes.families.clients import inverse_softplus
 from pyro_pfedbayes.families.divergence import divergence
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.lifted import POINT
+from pyro_pfedbayes.inference.point_belief import PointBelief
 from pyro_pfedbayes.inference.private import PRIVATE, private_guide
 from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.declared import DeclaredModel
@@ -294,5 +295,6 @@ class SiteBelief:
         return torch.randn(size, generator=stream, dtype=like.dtype, device=like.device)
 
 
-Belief = MeanFieldGaussian | SiteBelief
-"""A network in the paper's setting believes in plain Gaussians over its weights; other models in their sites."""
+Belief = MeanFieldGaussian | SiteBelief | PointBelief
+"""A network in the paper's setting believes in plain Gaussians over its weights; other models in their sites; and
+methods that are not Bayesian in a point."""

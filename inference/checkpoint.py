@@ -52,6 +52,7 @@ def save_checkpoint(folder: Path, state: FederationState, meta: Mapping[str, Any
             "sha256": digest,
             "round": state.round,
             "gradient_steps": state.gradient_steps,
+            "bytes_uploaded": state.bytes_uploaded,
             "seconds": dict(state.seconds),
             "history": list(state.history),
             "meta": dict(meta),
@@ -106,6 +107,8 @@ def load_checkpoint(
         history=tuple(index["history"]),
         gradient_steps=index["gradient_steps"],
         seconds=index["seconds"],
+        # Checkpoints of earlier versions did not count.
+        bytes_uploaded=index.get("bytes_uploaded", 0),
     )
     return state, index["meta"]
 

@@ -14,14 +14,21 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Algorithm,
     ClientUpdate,
     Cohort,
+    Personalizing,
     Round,
     Tensors,
     Upload,
 )
 from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.state import FederationState, gather_rows, row_copies
+from pyro_pfedbayes.randomness import seed_for
 
-__all__ = ["CohortWork", "in_chunks"]
+__all__ = ["NUMBER_BYTES", "CohortWork", "in_chunks"]
+
+NUMBER_BYTES = 4
+"""A number on its way to the server is a float32."""
+PERSONAL = "personal"
+"""Phase in which nothing is sent: what looks like an upload there only shows whether a client diverged."""
 
 
 @dataclass
@@ -38,6 +45,7 @@ class CohortWork:
         store: Where clients' rows wait between rounds.
         rows: Rows of the clients as they are after what was read so far.
         dropped: Clients that diverged and were left out.
+        bytes_uploaded: What the clients read so far sent, `NUMBER_BYTES` a number; those that diverged included.
     """
 
     algorithm: Algorithm
@@ -49,6 +57,7 @@ class CohortWork:
     store: torch.device
     rows: dict[int, Tensors] = field(init=False)
     dropped: list[int] = field(default_factory=list, init=False)
+    bytes_uploaded: int = field(default=0, init=False)
     _losses: list[Tensor] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -66,13 +75,15 @@ class CohortWork:
             UserError: Every client diverged.
         """
         for clients in in_chunks(cohort, self.chunk):
-            chunk = self._chunk(clients)
+            chunk = self._chunk(clients, self.algorithm.local_steps, self.at.seed)
             update = self.algorithm.client_update(self.engine, self.state.server, chunk, self.at)
             finite = _finite_clients(update)
             keep = finite.tolist()
             self.rows |= row_copies(update.state, clients, keep, self.store)
             self.dropped += [i for i, kept in zip(clients, keep, strict=True) if not kept]
             self._losses.append(update.loss[finite])
+            if self.algorithm.phase(self.at) != PERSONAL:
+                self.bytes_uploaded += NUMBER_BYTES * sum(t.numel() for t in update.upload.values())
             if all(keep):
                 yield Upload(chunk.clients, update.upload, chunk.plan.sizes)
             elif any(keep):
@@ -85,17 +96,25 @@ class CohortWork:
                 "try a lower learning rate (lr, server_lr), or look at the inputs' range"
             )
 
-    def _chunk(self, clients: Sequence[int]) -> Cohort:
+    def _chunk(self, clients: Sequence[int], steps: int, seed: int) -> Cohort:
         algorithm, server = self.algorithm, self.state.server
         model = self.engine.model
         device = model.start.device
         rows = gather_rows(algorithm, model, server, self.state.clients, clients, device)
-        steps, size = algorithm.local_steps, algorithm.batch_size
-        plan = self.data.plan(clients, steps, size, self.at.seed, self.at.index)
-        held_out: tuple[tuple[Tensor, Tensor], ...] = ()
-        if getattr(algorithm, "screening", "none") == "held-out":
-            held_out = tuple(self.data.examples(client, "validation") for client in clients)
-        return Cohort(tuple(clients), rows, plan, held_out)
+        plan = self.data.plan(clients, steps, algorithm.batch_size, seed, self.at.index)
+        return Cohort(tuple(clients), rows, plan, self.data.examples)
+
+    def personalized(self, algorithm: Personalizing) -> dict[int, Tensors]:
+        """Rows of all clients with their personal models made anew from the state; nothing is sent."""
+        rows = dict(self.state.clients)
+        for clients in in_chunks(range(self.data.num_clients), self.chunk):
+            # A stream of its own, so that training is the same whether or not a round is judged.
+            seed = seed_for(self.at.seed, "personalize")
+            cohort = self._chunk(clients, algorithm.personal_steps, seed)
+            made = algorithm.personalize(self.engine, self.state.server, cohort)
+            copies = row_copies(made, clients, [True] * len(clients), self.store)
+            rows |= {i: {**rows.get(i, {}), **own} for i, own in copies.items()}
+        return rows
 
 
 def in_chunks(clients: Sequence[int], size: int) -> Iterator[Sequence[int]]:

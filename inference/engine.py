@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -36,11 +37,17 @@ from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
 
-__all__ = ["EngineMode", "GradientEngine"]
+__all__ = ["ClientObjective", "EngineMode", "GradientEngine"]
 
 EngineMode = Literal["eager", "traced", "compiled"]
 
 Tensors = Mapping[str, Tensor]
+
+
+ClientObjective = Callable[
+    [DeclaredModel, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]], Tensor
+]
+"""From a model, parameters, what else is a client's own and what all have in common to a scalar."""
 
 
 class _Programs(nn.Module):
@@ -146,6 +153,40 @@ class GradientEngine:
             losses, *gradients = self._steps[key](*inputs)
         return losses, dict(zip(names, gradients, strict=True))
 
+    def differentiate(
+        self,
+        objective: ClientObjective,
+        params: Tensors,
+        own: Mapping[str, Tensor | None],
+        common: Tensors | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The value and gradient of any objective of one client, for each client of a cohort.
+
+        It is run, recorded or compiled as the client objective of pFedBayes is.
+
+        Args:
+            objective: A function of the module, or a frozen dataclass of settings: it is the key of the recording.
+            params: What to differentiate by, ``[S, ...]`` each.
+            own: What else is each client's own, ``[S, ...]`` each, such as x, y and mask; None is left out.
+            common: What all clients have in common.
+
+        Returns:
+            Values ``[S]``, and the gradients, like ``params``.
+        """
+        groups = dict(params), {k: v for k, v in own.items() if v is not None}, dict(common or {})
+        names = tuple(tuple(group) for group in groups)
+        inputs = tuple(tensor for group in groups for tensor in group.values())
+        shapes = tuple((tuple(t.shape), t.dtype, t.device) for t in inputs)
+        key = (objective, names, shapes)
+        if key not in self._steps:
+            with pyro_local():
+                step = partial(_differentiated, self.model, objective, names)
+                self._steps[key] = self._recorded(step, inputs)
+        settings = pyro_local() if self.mode == "eager" else contextlib.nullcontext()
+        with settings, torch.no_grad():
+            values, *gradients = self._steps[key](*inputs)
+        return values, dict(zip(names[0], gradients, strict=True))
+
     def _one_a_client(self, prior: Tensors) -> bool:
         """Whether w is given for each client; without shared sites there is none."""
         elementwise = isinstance(self.model.declaration.server, ELEMENTWISE)
@@ -185,6 +226,12 @@ class GradientEngine:
                 if "vmap" not in str(problem):
                     raise
                 step = _lifted_gradient_function(objective, *names, stacked_prior, stack=False)
+        return self._recorded(step, inputs)
+
+    def _recorded(
+        self, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...]
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """A step as the engine's mode wants it."""
         if self.mode == "eager":
             return step
         try:
@@ -319,6 +366,25 @@ def _lifted_gradient_function(
         return losses.detach(), *gradients
 
     return step
+
+
+def _differentiated(
+    model: DeclaredModel,
+    objective: ClientObjective,
+    names: tuple[tuple[str, ...], ...],
+    *inputs: Tensor,
+) -> tuple[Tensor, ...]:
+    """Values of an objective ``[S]`` and their gradients, mapped over a cohort."""
+    tensors = iter(inputs)
+    params, own, common = ({name: next(tensors) for name in group} for group in names)
+    with torch.enable_grad():
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        one = partial(objective, model)
+        values = torch.func.vmap(one, in_dims=(0, 0, None))(leaves, own, common)
+        gradients = torch.autograd.grad(
+            values.sum(), tuple(leaves.values()), materialize_grads=True
+        )
+    return values.detach(), *gradients
 
 
 def _looped(

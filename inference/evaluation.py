@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.clients import FederatedData
-from pyro_pfedbayes.inference.accumulate import NumberAccumulator, samples_for
+from pyro_pfedbayes.inference.accumulate import NumberSummary
 from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.predictive import (
+    CHUNK,
     belief_seed,
     mean_predictive,
+    number_predictive,
     posterior_predictive,
-    predictive_distributions,
-    predictive_streams,
 )
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.uncertainty import (
@@ -91,6 +91,7 @@ class NumberPredictions:
         log_density: log of the mean over draws of p(y | x, weights), ``[n]`` in nats; NaN where y is missing.
         lower: Lower end of the central 90 % interval, ``[n]``.
         upper: Its upper end, ``[n]``.
+        crps: Continuous ranked probability score ``[n]``; NaN where y is missing.
         scale: One unit of the model in the data's own units: the scale by which outcomes were standardised.
     """
 
@@ -102,6 +103,7 @@ class NumberPredictions:
     log_density: Tensor
     lower: Tensor
     upper: Tensor
+    crps: Tensor
     scale: float = 1.0
 
     @property
@@ -130,6 +132,7 @@ def predict_personal(
     *,
     draws: int,
     seed: int,
+    chunk: int = CHUNK,
 ) -> AnyPredictions:
     """Each client's posterior predictive under its own q^i.
 
@@ -140,34 +143,20 @@ def predict_personal(
         part: ``"test"`` or ``"validation"``.
         draws: Draws of the weights.
         seed: Seed of the draws.
+        chunk: Examples at once. It decides about memory; of the figures only those of drawn outcomes (intervals and
+            CRPS of numbers) depend on it, within their Monte Carlo error.
 
     Returns:
         `NumberPredictions` if the model's outcome is a number, `Predictions` of classes otherwise.
     """
-    held = _held(beliefs, data, part, seed)
-    if model.outcome == "number":
-        parts = [
-            _numbers(model, belief, x, y, owner, data, draws, key)
-            for belief, x, y, owner, key in held
-        ]
-        return _joined_numbers(parts, data)
-    probs, labels, owners = [], [], []
-    for belief, x, y, owner, key in held:
-        probs.append(posterior_predictive(model, belief, x, draws=draws, seed=key))
-        labels.append(y)
-        owners.append(owner)
-    return _joined(probs, labels, owners, data)
-
-
-def _held(
-    beliefs: Iterator[tuple[Sequence[int], Belief]], data: FederatedData, part: str, seed: int
-) -> Iterator[tuple[Belief, Tensor, Tensor, Tensor, int]]:
-    """Belief, examples, their owner and the seed of each client that has examples."""
-    for clients, stacked in beliefs:
-        for row, client in enumerate(clients):
-            x, y = data.examples(client, part)
-            if len(y):
-                yield stacked.client(row), x, y, _owner(y, client), belief_seed(seed, client)
+    sizes = [len(index) for index in data.partition.part(part)]
+    found = [
+        _asked(model, stacked.client(row), data, part, [i], draws, belief_seed(seed, i), chunk)
+        for clients, stacked in beliefs
+        for row, i in enumerate(clients)
+        if sizes[i]
+    ]
+    return _joined(model, found, data)
 
 
 def predict_global(
@@ -178,27 +167,17 @@ def predict_global(
     *,
     draws: int,
     seed: int,
+    chunk: int = CHUNK,
 ) -> AnyPredictions:
-    """The posterior predictive under the server's w; ``draws=0`` takes the mean weights instead."""
-    owners, labels, inputs = [], [], []
-    for client in range(data.num_clients):
-        x, y = data.examples(client, part)
-        inputs.append(x)
-        labels.append(y)
-        owners.append(_owner(y, client))
-    x = torch.cat(inputs)
-    if model.outcome == "number":
-        if len(x) == 0:
-            return _joined_numbers([], data)
-        y, owner = torch.cat(labels), torch.cat(owners)
-        return _numbers(model, belief, x, y, owner, data, draws, belief_seed(seed, None))
-    if len(x) == 0:
-        return _joined([], labels, owners, data)
-    if draws == 0:
-        probs = mean_predictive(model, belief, x)
-    else:
-        probs = posterior_predictive(model, belief, x, draws=draws, seed=belief_seed(seed, None))
-    return _joined([probs], labels, owners, data)
+    """The posterior predictive under the server's w; ``draws=0`` takes the mean weights instead.
+
+    Args, returns:
+        As `predict_personal`, of one belief.
+    """
+    if not any(map(len, data.partition.part(part))):
+        return _joined(model, [], data)
+    everyone, key = range(data.num_clients), belief_seed(seed, None)
+    return _asked(model, belief, data, part, everyone, draws, key, chunk)
 
 
 def measures(predictions: AnyPredictions) -> dict[str, Any]:
@@ -208,9 +187,9 @@ def measures(predictions: AnyPredictions) -> dict[str, Any]:
         predictions: Of classes or of numbers.
 
     Returns:
-        Classes: ``accuracy``, ``nll`` (nats), ``ece`` and ``brier``. Numbers: ``rmse`` and ``mae`` in the data's own
-        units, ``nll`` (nats, of the density in these units), and ``coverage90``, the share of outcomes within their
-        central 90 % interval; infinite or NaN where the likelihood's mean is.
+        Classes: ``accuracy``, ``nll`` (nats), ``ece`` and ``brier``. Numbers: ``rmse``, ``mae`` and ``crps`` in the
+        data's own units, ``nll`` (nats, of the density in these units), and ``coverage90``, the share of outcomes
+        within their central 90 % interval; infinite or NaN where the likelihood's mean is.
 
     Example:
         >>> two = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
@@ -239,35 +218,42 @@ def _number_measures(found: NumberPredictions) -> dict[str, Any]:
         "rmse": float(root_mean_squared_error(found.mean, found.y)) * found.scale,
         "mae": float(mean_absolute_error(found.mean, found.y)) * found.scale,
         "nll": -float(found.log_density.double().mean()) + math.log(found.scale),
+        "crps": float(found.crps.double().mean()) * found.scale,
         "coverage90": float(interval_coverage(found.lower, found.upper, found.y)),
     }
 
 
-def _owner(y: Tensor, client: int) -> Tensor:
-    return torch.full_like(y, client, dtype=torch.int64)
-
-
-def _numbers(
+def _asked(
     model: DeclaredModel,
     belief: Belief,
-    x: Tensor,
-    y: Tensor,
-    owner: Tensor,
     data: FederatedData,
+    part: str,
+    clients: Sequence[int],
     draws: int,
     key: int,
-) -> NumberPredictions:
-    """The posterior predictive of numbers under one belief; its mean weights if ``draws`` is 0."""
-    streams = predictive_streams(key, y.device)
-    running = NumberAccumulator(y, streams.outcomes, samples=samples_for(draws))
-    if draws == 0:
-        with torch.no_grad():
-            running.add(model.observation(belief.loc, x))
-    else:
-        for observation in predictive_distributions(model, belief, x, draws, streams.weights):
-            running.add(observation)
-    parts = vars(running.result())
-    return NumberPredictions(y=y, client=owner, **parts, scale=_scale(data))
+    chunk: int,
+) -> AnyPredictions:
+    """The posterior predictive under one belief of some clients' examples; its mean weights if ``draws`` is 0.
+
+    Only the answers are as large as the data: inputs are looked up a chunk at a time.
+    """
+    dataset, lists = data.dataset, data.partition.part(part)
+    index = torch.cat([lists[i] for i in clients]).to(dataset.y.device)
+    sizes = torch.tensor([len(lists[i]) for i in clients])
+    owner = torch.tensor(list(clients)).repeat_interleave(sizes).to(dataset.y.device)
+    pieces = ((dataset.x[rows], dataset.y[rows]) for rows in index.split(chunk))
+    y = dataset.y[index]
+    if model.outcome == "number":
+        found = list(number_predictive(model, belief, pieces, draws=draws, seed=key))
+        columns = vars(NumberSummary.joined(found))
+        return NumberPredictions(y=y, client=owner, **columns, scale=_scale(data))
+    probs = [
+        posterior_predictive(model, belief, x, draws=draws, seed=key)
+        if draws
+        else mean_predictive(model, belief, x)
+        for x, _ in pieces
+    ]
+    return Predictions(torch.cat(probs), y, owner)
 
 
 def _scale(data: FederatedData) -> float:
@@ -275,22 +261,21 @@ def _scale(data: FederatedData) -> float:
     return 1.0 if scaling is None else scaling[1]
 
 
-def _joined_numbers(parts: list[NumberPredictions], data: FederatedData) -> NumberPredictions:
-    names = [f.name for f in fields(NumberPredictions) if f.name != "scale"]
-    if not parts:
-        none = torch.empty(0, device=data.dataset.y.device)
-        empty = dict.fromkeys(names, none) | {"client": none.long()}
-        return NumberPredictions(**empty, scale=_scale(data))
-    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    return NumberPredictions(**tensors, scale=_scale(data))
-
-
 def _joined(
-    probs: list[Tensor], labels: list[Tensor], owners: list[Tensor], data: FederatedData
-) -> Predictions:
-    like = data.dataset.y
+    model: DeclaredModel, parts: Sequence[AnyPredictions], data: FederatedData
+) -> AnyPredictions:
+    """Predictions end to end; of no examples if there are none."""
+    y = data.dataset.y
+    nobody = torch.empty(0, dtype=torch.int64, device=y.device)
+    if model.outcome == "number":
+        numbers = [part for part in parts if isinstance(part, NumberPredictions)]
+        columns = [f.name for f in fields(NumberPredictions) if f.name != "scale"]
+        empty = dict.fromkeys(columns, y[:0]) | {"client": nobody}
+        joined = {c: torch.cat([getattr(p, c) for p in numbers]) for c in columns if numbers}
+        return NumberPredictions(**(joined or empty), scale=_scale(data))
+    classes = [part for part in parts if isinstance(part, Predictions)]
+    if not classes:
+        return Predictions(y.new_empty((0, data.num_classes), dtype=torch.float32), y[:0], nobody)
     return Predictions(
-        torch.cat(probs) if probs else like.new_empty((0, data.num_classes), dtype=torch.float32),
-        torch.cat(labels) if labels else like.new_empty(0),
-        torch.cat(owners) if owners else like.new_empty(0),
+        *(torch.cat([getattr(p, f.name) for p in classes]) for f in fields(Predictions))
     )

@@ -13,7 +13,7 @@ import torch
 from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
-from pyro_pfedbayes.inference.algorithms.base import Algorithm, Round
+from pyro_pfedbayes.inference.algorithms.base import Algorithm, Personalizing, Round
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.beliefs import Belief, SiteBelief
 from pyro_pfedbayes.inference.cohort import CohortWork, in_chunks
@@ -25,6 +25,8 @@ from pyro_pfedbayes.inference.evaluation import (
     predict_global,
     predict_personal,
 )
+from pyro_pfedbayes.inference.point_belief import PointBelief
+from pyro_pfedbayes.inference.posterior_sites import information_gain
 from pyro_pfedbayes.inference.rehearsal import rehearse
 from pyro_pfedbayes.inference.screening import (
     check_held_out,
@@ -88,6 +90,9 @@ class Result:
         chunks = [belief for _, belief in self.federation.personal_beliefs(self.state)]
         if len(chunks) == 1:
             return chunks[0]
+        points = [chunk for chunk in chunks if isinstance(chunk, PointBelief)]
+        if points:
+            return PointBelief.cat(points)
         sites = [chunk for chunk in chunks if isinstance(chunk, SiteBelief)]
         if sites:
             return SiteBelief.cat(sites)
@@ -260,10 +265,11 @@ class Federation:
             history=state.history,
             gradient_steps=state.gradient_steps + self.algorithm.gradient_steps(at) * len(cohort),
             seconds=seconds,
+            bytes_uploaded=state.bytes_uploaded + work.bytes_uploaded,
         )
         record = None
         if self._evaluation_due(state.round, rounds):
-            state = self.evaluated(state)
+            state = self.evaluated(self._personalized(state, at))
             record = state.history[-1]
         phase = self.algorithm.phase(at)
         dropped = tuple(work.dropped)
@@ -308,12 +314,16 @@ class Federation:
         """The server's w."""
         return self.algorithm.global_belief(self.model, state.server)
 
+    def draws_of(self, wanted: int, state: FederationState) -> int:
+        """Draws that tell all about the federation's beliefs: one if they are points, else as many as wanted."""
+        return 1 if isinstance(self.global_belief(state), PointBelief) else wanted
+
     def predictions(
         self, state: FederationState, part: str = "test", *, draws: int | None = None
     ) -> tuple[AnyPredictions, AnyPredictions]:
         """Posterior predictive of the personal and of the global model on every client's examples."""
         options = {
-            "draws": draws or self.eval_draws,
+            "draws": self.draws_of(draws or self.eval_draws, state),
             # The same draws at every evaluation, so that figures move only if beliefs do.
             "seed": seed_for(self.seed, "evaluation"),
         }
@@ -322,6 +332,21 @@ class Federation:
         )
         w = self.global_belief(state)
         return personal, predict_global(self.model, w, self.data, part, **options)
+
+    def _personalized(self, state: FederationState, at: Round) -> FederationState:
+        """The state with personal models made from the server's, if the method makes them so."""
+        if not isinstance(self.algorithm, Personalizing):
+            return state
+        started = time.perf_counter()
+        engine = self.engine_for(at.total)
+        work = CohortWork(
+            self.algorithm, engine, self.data, state, at, chunk=self.chunk, store=self._store
+        )
+        clients = work.personalized(self.algorithm)
+        self._synchronize()
+        seconds = dict(state.seconds)
+        seconds["evaluate"] += time.perf_counter() - started
+        return replace(state, clients=clients, seconds=seconds)
 
     def evaluated(self, state: FederationState) -> FederationState:
         """The state with one more record in its history."""
@@ -336,6 +361,9 @@ class Federation:
             self.model, self.global_belief(state), self.data, "test", draws=0, seed=0
         )
         record["global"] |= {f"mean_weights_{k}": v for k, v in measures(at_mean).items()}
+        gain = self._information_gain(state)
+        if gain:
+            record["information_gain"] = gain
         screened = screened_rounds(state.server)
         if screened is not None:
             record["screened"] = {str(client): count for client, count in screened.items()}
@@ -344,6 +372,19 @@ class Federation:
         seconds["evaluate"] += time.perf_counter() - started
         record["seconds"] = {k: round(v, 3) for k, v in seconds.items()}
         return replace(state, history=(*state.history, record), seconds=seconds)
+
+    def _information_gain(self, state: FederationState) -> dict[str, list[float]]:
+        """KL(q^i‖w) in nats by site, one a client; nothing where it is not defined."""
+        w = self.global_belief(state)
+        parts = [
+            information_gain(self.model, stacked, w) for _, stacked in self.personal_beliefs(state)
+        ]
+        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return {
+            name: [round(value, 4) for value in kl.tolist()]
+            for name, kl in found.items()
+            if bool(kl.isfinite().all())
+        }
 
     def _settled(self, state: FederationState) -> FederationState:
         """A state that came from elsewhere, with its tensors where this federation keeps them."""

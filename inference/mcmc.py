@@ -20,6 +20,7 @@ from pyro_pfedbayes.families import MeanField
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.beliefs import Belief, SiteBelief, w_of
 from pyro_pfedbayes.inference.lifted import POINT, THETA, client_problem
+from pyro_pfedbayes.inference.point_belief import PointBelief
 from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
@@ -204,6 +205,10 @@ def client_posterior(
     shared = declared.shared.flatten(start.loc) if declared.shared.shapes else None
     points = declared.point.flatten(start.loc) if declared.point.shapes else None
     w: dist.TorchDistribution | None = None
+    if isinstance(prior, PointBelief):
+        raise UserError(
+            "prior is a point estimate, which has no density to draw under; give a Gaussian, or None"
+        )
     if isinstance(prior, SiteBelief):
         _check_server(model, prior)
         points = prior.params.get(POINT)

@@ -16,6 +16,7 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.beliefs import Belief, SiteBelief, w_of
 from pyro_pfedbayes.inference.lifted import POINT
+from pyro_pfedbayes.inference.point_belief import PointBelief, point_layout
 from pyro_pfedbayes.inference.private import PRIVATE
 from pyro_pfedbayes.layout import FlatLayout
 from pyro_pfedbayes.models.declared import DeclaredModel
@@ -69,11 +70,12 @@ class SiteGroups:
         """Take up draw ``number`` of a client's sites; draw 0 begins the next client."""
         if not self.wants_draws or number >= self._draws:
             return
-        for name, value in values.items():
+        # A belief may hold more than sites, such as stored examples.
+        for name in self._model.declaration.shapes:
             clients = self._values.setdefault(name, [])
             if number == 0:
                 clients.append([])
-            clients[-1].append(value.detach().cpu().numpy())
+            clients[-1].append(values[name].detach().cpu().numpy())
 
     def groups(self) -> dict[str, xr.Dataset]:
         """The groups by name; one that has nothing to hold is absent."""
@@ -149,7 +151,7 @@ def information_gain(model: DeclaredModel, stacked: Belief, w: Belief) -> dict[s
         w: The server's.
 
     Returns:
-        ``[S]`` for each site; nothing if no site is shared.
+        ``[S]`` for each site; nothing if no site is shared, or if beliefs are points.
 
     Example:
         >>> from pyro_pfedbayes.models.bayesian import BayesianModel
@@ -161,7 +163,7 @@ def information_gain(model: DeclaredModel, stacked: Belief, w: Belief) -> dict[s
         {'head.weight': [0.0, 0.0], 'head.bias': [0.0, 0.0]}
     """
     declared = model.declaration
-    if not declared.shared.shapes:
+    if not declared.shared.shapes or isinstance(stacked, PointBelief):
         return {}
     pair = _mean_field(model, stacked, w)
     if pair is None:
@@ -190,6 +192,9 @@ def unconstrained_moments(
     """
     if isinstance(stacked, MeanFieldGaussian):
         return {name: (stacked.loc[name], stacked.scale[name]) for name in stacked.names}
+    if isinstance(stacked, PointBelief):
+        points = point_layout(model).unflatten(stacked.theta)
+        return {name: (loc, torch.zeros_like(loc)) for name, loc in points.items()}
     declared, params = model.declaration, stacked.params
     found: dict[str, tuple[Tensor, Tensor]] = {}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyro.distributions as dist
 import torch
@@ -11,7 +12,9 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.accumulate import NumberAccumulator, NumberSummary, samples_for
 from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.point_belief import PointBelief
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.sites import seeded, site_trace
 from pyro_pfedbayes.randomness import generator, seed_for
@@ -21,10 +24,12 @@ __all__ = [
     "PredictiveStreams",
     "belief_seed",
     "mean_predictive",
+    "number_predictive",
     "posterior_predictive",
     "predictive_distributions",
     "predictive_draws",
     "predictive_streams",
+    "predictor",
     "site_draws",
 ]
 
@@ -94,7 +99,7 @@ def predictive_draws(
         UserError: ``draws`` below 1, or a stacked belief.
     """
     for values in site_draws(model, belief, draws, stream):
-        yield _predict(model, values, x, chunk)
+        yield _predict(predictor(model, belief), values, x, chunk)
 
 
 def predictive_distributions(
@@ -108,6 +113,47 @@ def predictive_distributions(
         with torch.no_grad():
             fn = model.observation(values, x)
         yield fn
+
+
+def number_predictive(
+    model: DeclaredModel,
+    belief: Belief,
+    pieces: Iterable[tuple[Tensor, Tensor]],
+    *,
+    draws: int,
+    seed: int,
+) -> Iterator[NumberSummary]:
+    """The posterior predictive of numbers, one piece of the examples after another.
+
+    Every piece meets the same draws of the sites, which are drawn again for it, so that no more than one piece and
+    its outcomes is in memory. Moments and densities do not depend on how examples are cut into pieces. Drawn outcomes
+    do, and with them the ends of intervals and the CRPS, within their Monte Carlo error: distributions draw whole
+    batches, so what is drawn for an example depends on those beside it.
+
+    Args:
+        model: The declared model, of numbers.
+        belief: An unstacked belief over its sites.
+        pieces: Inputs ``[m, *features]`` and outcomes ``[m]``, NaN where missing.
+        draws: Draws of the sites; 0 takes their means.
+        seed: Of the draws.
+
+    Yields:
+        What the draws say of each piece.
+
+    Raises:
+        UserError: A stacked belief, or observations of another shape than ``[m]``.
+    """
+    outcomes = predictive_streams(seed, belief.device).outcomes
+    for x, y in pieces:
+        running = NumberAccumulator(y, outcomes, samples=samples_for(draws))
+        if draws == 0:
+            with torch.no_grad():
+                running.add(model.observation(belief.loc, x))
+        else:
+            weights = predictive_streams(seed, belief.device).weights
+            for observation in predictive_distributions(model, belief, x, draws, weights):
+                running.add(observation)
+        yield running.result()
 
 
 def site_draws(
@@ -130,7 +176,7 @@ def mean_predictive(
     model: DeclaredModel, belief: Belief, x: Tensor, *, chunk: int = CHUNK
 ) -> Tensor:
     """Prediction at the belief's mean, ``[n, C]`` or ``[n]``: no Bayesian average, for comparison."""
-    return _predict(model, belief.loc, x, chunk)
+    return _predict(predictor(model, belief), belief.loc, x, chunk)
 
 
 def posterior_predictive(
@@ -197,9 +243,23 @@ def _average(
     return total / draws
 
 
-def _predict(model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor, chunk: int) -> Tensor:
+def predictor(
+    model: DeclaredModel, belief: Belief
+) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
+    """How a belief's values predict inputs: as the model says, or by a rule of the belief's own."""
+    if isinstance(belief, PointBelief) and belief.rule is not None:
+        return partial(belief.rule, model)
+    return model.predict
+
+
+def _predict(
+    predict: Callable[[Mapping[str, Tensor], Tensor], Tensor],
+    values: Mapping[str, Tensor],
+    x: Tensor,
+    chunk: int,
+) -> Tensor:
     with torch.no_grad():
-        parts = [model.predict(values, part) for part in x.split(chunk)]
+        parts = [predict(values, part) for part in x.split(chunk)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

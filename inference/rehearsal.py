@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from pyro import poutine
 from torch import Tensor
@@ -11,8 +14,11 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families import Mixture
 from pyro_pfedbayes.inference.algorithms.base import Algorithm
 from pyro_pfedbayes.inference.beliefs import all_names, w_of
+from pyro_pfedbayes.inference.descent import batch, nll
 from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.noise import NoiseStreams
+from pyro_pfedbayes.inference.point_belief import THETA as POINTS
+from pyro_pfedbayes.inference.point_belief import PointBelief, point_start
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
@@ -40,6 +46,9 @@ def rehearse(
     """
     if isinstance(model, BayesianModel) and model.plain and algorithm.estimator == "plain":
         return
+    if isinstance(algorithm.global_belief(model, algorithm.init(model)), PointBelief):
+        _rehearse_points(model, algorithm, data, seed)
+        return
     declared = model.declaration
     if isinstance(declared.server, Mixture) and declared.server.components > cohort:
         raise UserError(
@@ -54,24 +63,50 @@ def rehearse(
     x, y = plan.batch(0)
     like = next(iter(params.values()))
     engine = GradientEngine(model, "eager", algorithm.estimator)
+
+    def objective(own_prior: bool) -> Tensor:
+        size = engine.noise_size(params, w, x, y, own_prior=own_prior)
+        noise = NoiseStreams(seed, 0, clients, 1, width=size, like=like).draw()
+        one, scale = like.new_ones(()), plan.scale.to(like.dtype)
+        losses, _ = engine(params, w, one, scale, noise, x, y, plan.mask, own_prior=own_prior)
+        return losses
+
     for own_prior in {False, declared.own_prior}:
-        try:
-            size = engine.noise_size(params, w, x, y, own_prior=own_prior)
-            noise = NoiseStreams(seed, 0, clients, 1, width=size, like=like).draw()
-            one, scale = like.new_ones(()), plan.scale.to(like.dtype)
-            losses, _ = engine(params, w, one, scale, noise, x, y, plan.mask, own_prior=own_prior)
-        except UserError:
-            raise
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as problem:
-            reason = plain_reason(problem).splitlines()
-            raise UserError(
-                f"the model cannot be trained: {type(problem).__name__}: {reason[0] if reason else ''}"
-            ) from problem
-        if not bool(torch.isfinite(losses).all()):
-            raise UserError(
-                f"the objective is not finite where training begins{_culprit(model, x[0], y[0])}; look at its "
-                "parameters' ranges, at where sites start, and at the inputs"
-            )
+        _try(model, partial(objective, own_prior), x[0], y[0])
+
+
+def _rehearse_points(
+    model: DeclaredModel, algorithm: Algorithm, data: FederatedData, seed: int
+) -> None:
+    """The same for methods whose beliefs are points: the likelihood where all sites start."""
+    clients = list(range(min(2, data.num_clients)))
+    plan = data.plan(clients, 1, algorithm.batch_size, seed, 0)
+    theta = point_start(model).expand(len(clients), -1).clone()
+    engine = GradientEngine(model, "eager")
+    x, y = plan.batch(0)
+    _try(
+        model,
+        lambda: engine.differentiate(nll, {POINTS: theta}, batch(plan, 0))[0],
+        *(x[0], y[0]),
+    )
+
+
+def _try(model: DeclaredModel, objective: Callable[[], Tensor], x: Tensor, y: Tensor) -> None:
+    """Evaluate an objective ``[S]``; refuse it if it fails or is not finite (UserError)."""
+    try:
+        losses = objective()
+    except UserError:
+        raise
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as problem:
+        reason = plain_reason(problem).splitlines()
+        raise UserError(
+            f"the model cannot be trained: {type(problem).__name__}: {reason[0] if reason else ''}"
+        ) from problem
+    if not bool(torch.isfinite(losses).all()):
+        raise UserError(
+            f"the objective is not finite where training begins{_culprit(model, x, y)}; look at its "
+            "parameters' ranges, at where sites start, and at the inputs"
+        )
 
 
 def _culprit(model: DeclaredModel, x: Tensor, y: Tensor) -> str:

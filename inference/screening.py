@@ -6,7 +6,8 @@ Two rules, both robust against a minority of bad clients and both without data a
   validation examples, by a permutation test, and sends the answer, two numbers. If outcomes have nothing to do with
   inputs (shuffled labels), no model can pass, whatever it is like; a client with labels that nobody else has passes as
   soon as it has learned a little of them.
-- *information gain*: from the uploads alone, KL(q^i‖w) of each client beside that of clients of its kind.
+- *information gain*: from the uploads alone, KL(q^i‖w) of each client beside that of clients of its kind. It finds
+  clients far out of line, and no shuffled labels: their gain is no larger than honest clients' (``docs/quality.md``).
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class FederationState:
         history: One record an evaluated round, as in ``metrics.jsonl``.
         gradient_steps: Gradient evaluations so far, summed over clients.
         seconds: Seconds spent so far, in ``train`` and in ``evaluate``.
+        bytes_uploaded: What clients have sent to the server so far, four bytes a number, summed over clients.
     """
 
     round: int
@@ -36,6 +37,7 @@ class FederationState:
     history: tuple[dict[str, Any], ...] = ()
     gradient_steps: int = 0
     seconds: Mapping[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
+    bytes_uploaded: int = 0
 
     def __repr__(self) -> str:
         """Where it stands, without its tensors."""

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyro_pfedbayes.calibration import (
+        adaptive_calibration_error,
+        apply_temperature,
+        fit_temperature,
+        reliability_curve,
+    )
     from pyro_pfedbayes.clients import FederatedData
     from pyro_pfedbayes.datasets import Dataset, load_dataset
     from pyro_pfedbayes.datatree import load_datatree, save_datatree
+    from pyro_pfedbayes.entropy import entropy_split
     from pyro_pfedbayes.errors import UserError
+    from pyro_pfedbayes.experiments.registry import algorithm_class
     from pyro_pfedbayes.gaussian import MeanFieldGaussian, kl_divergence
     from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
     from pyro_pfedbayes.inference.beliefs import SiteBelief
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.inference.onboarding import onboard
     from pyro_pfedbayes.inference.posterior import to_datatree
     from pyro_pfedbayes.inference.predictive import posterior_predictive
+    from pyro_pfedbayes.inference.quality import client_quality, plot_trace, trace_predictions
     from pyro_pfedbayes.inference.reparameterization import Flipout, LocalReparameterization
     from pyro_pfedbayes.models.bayesian import BayesianModel
     from pyro_pfedbayes.models.likelihoods import Categorical
@@ -34,12 +43,21 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.models.roles import Private
     from pyro_pfedbayes.models.spec import DataSpec
     from pyro_pfedbayes.moments import MomentAccumulator, barycentre
+    from pyro_pfedbayes.number_scores import central_interval, crps, interval_report, pit_values
+    from pyro_pfedbayes.ood import auroc, fpr_at_tpr
     from pyro_pfedbayes.partition import (
         Partition,
         partition_column,
         partition_dirichlet,
         partition_labels,
         partition_quantity,
+    )
+    from pyro_pfedbayes.resampling import bootstrap, bootstrap_by_client
+    from pyro_pfedbayes.selective import accuracy_at_coverage, aurc, risk_coverage
+    from pyro_pfedbayes.uncertainty import (
+        brier_score,
+        expected_calibration_error,
+        negative_log_likelihood,
     )
 
 _here = Path(__file__).parent
@@ -68,21 +86,44 @@ _HOMES = {
     "Result": "inference.federation",
     "SiteBelief": "inference.beliefs",
     "UserError": "errors",
+    "accuracy_at_coverage": "selective",
+    "adaptive_calibration_error": "calibration",
+    "algorithm_class": "experiments.registry",
+    "apply_temperature": "calibration",
+    "aurc": "selective",
+    "auroc": "ood",
     "barycentre": "moments",
+    "bootstrap": "resampling",
+    "bootstrap_by_client": "resampling",
+    "brier_score": "uncertainty",
+    "central_interval": "number_scores",
+    "client_quality": "inference.quality",
+    "crps": "number_scores",
+    "entropy_split": "entropy",
+    "expected_calibration_error": "uncertainty",
+    "fit_temperature": "calibration",
+    "fpr_at_tpr": "ood",
+    "interval_report": "number_scores",
     "kl_divergence": "gaussian",
     "load_dataset": "datasets",
     "load_datatree": "datatree",
     "mlp": "models.networks",
+    "negative_log_likelihood": "uncertainty",
     "nuts_draws": "inference.mcmc",
     "onboard": "inference.onboarding",
     "partition_column": "partition",
     "partition_dirichlet": "partition",
     "partition_labels": "partition",
     "partition_quantity": "partition",
+    "pit_values": "number_scores",
+    "plot_trace": "inference.quality",
     "posterior_predictive": "inference.predictive",
     "pretrained": "models.pretrained",
+    "reliability_curve": "calibration",
+    "risk_coverage": "selective",
     "save_datatree": "datatree",
     "to_datatree": "inference.posterior",
+    "trace_predictions": "inference.quality",
     "vgg": "models.networks",
 }
 

@@ -70,11 +70,15 @@ def to_datatree_numbers(
     observed_data         ``y`` the true outcome, NaN where missing      observation
     constant_data         ``index`` of the example in its data set       observation
     observation_stats     ``mean``, ``sd``, ``aleatoric``, ``epistemic`` observation
-    observation_stats     ``log_density``, nats                          observation
+    observation_stats     ``log_density`` (nats), ``crps``               observation
+    observation_stats     ``below``, ``equal``                           observation
     ===================== ============================================== ===========================================
 
     ``aleatoric`` is the mean over draws of the conditional variance, ``epistemic`` the variance over draws of the
     conditional mean, ``sd`` the root of their sum, ``log_density`` the log of the mean over draws of p(y | x, weights).
+    ``crps`` is an estimate without bias of the continuous ranked probability score, in the outcome's unit: the mean of
+    |x_k - y| less half that of |x_k - x_(k-1)|, for outcomes drawn x_k (from at least two). ``below`` and ``equal`` say
+    how many of them lie below y, and at y: `pyro_pfedbayes.number_scores.pit_from_ranks` makes the PIT of them.
     These and the metrics run over all ``draws`` (an attribute); outcomes and log-likelihoods are kept of the first
     ``draws_kept``, which are all or as many as `pyro_pfedbayes.datatree.MAX_CELLS` allows. Where an outcome is missing,
     the log-likelihood is NaN and no metric counts it. `pyro_pfedbayes.datatree.for_client`, ``save_datatree`` and
@@ -150,6 +154,7 @@ class NumberTable:
         self.keep = draws_that_fit(len(y)) if keep is None else keep
         self._mean, self._squares, self._variance = np.zeros((3, len(y)))
         self._density = np.full(len(y), -np.inf)
+        self._ranks = _Ranks(y)
         self._drawn: list[NDArray[np.float32]] = []
         self._log_likelihood: list[NDArray[np.float32]] = []
         known = ~np.isnan(y)
@@ -180,6 +185,7 @@ class NumberTable:
             self._density[rows] = np.logaddexp(self._density[rows], density)
             self._errors.add(number, (predicted - y) ** 2, rows)
             self._nll.add(number, -density, rows)
+            self._ranks.add(number, parts["outcomes"], rows)
             if number < self.keep:
                 if number == self.kept:
                     self._drawn.append(np.zeros(len(self.y), np.float32))
@@ -188,7 +194,7 @@ class NumberTable:
                 self._log_likelihood[number][rows] = density
 
     def statistics(self, dim: str = "observation") -> xr.Dataset:
-        """Mean, standard deviation and its two parts, and the log of the mean density.
+        """Mean, standard deviation and its two parts, log of the mean density, CRPS, and how outcomes rank among draws.
 
         Raises:
             UserError: There were no draws.
@@ -205,6 +211,9 @@ class NumberTable:
                 "aleatoric": aleatoric,
                 "epistemic": epistemic,
                 "log_density": self._density - math.log(self.draws),
+                "crps": self._ranks.crps(self.draws) * self._scale,
+                "below": self._ranks.counts(self._ranks.below),
+                "equal": self._ranks.counts(self._ranks.equal),
             }
             return xr.Dataset(
                 {name: (dim, values.astype(np.float32)) for name, values in parts.items()},
@@ -256,6 +265,39 @@ class NumberTable:
                 f"(observation {row}, of client {self.owners.owner[row]})"
             )
         return parts
+
+
+class _Ranks:
+    """What running sums over draws tell of where outcomes lie among them: nothing grows with the number of draws.
+
+    Args:
+        y: Outcomes ``[n]`` in the model's units, NaN where missing.
+    """
+
+    def __init__(self, y: NDArray[np.float64]) -> None:
+        self._y = y
+        self.below, self.equal = np.zeros((2, len(y)), np.int32)
+        self._distance, self._steps, self._last = np.zeros((3, len(y)))
+
+    def add(self, number: int, drawn: NDArray[np.float64], rows: slice) -> None:
+        """Take up draw ``number`` of the observations ``rows``."""
+        y = self._y[rows]
+        self.below[rows] += drawn < y
+        self.equal[rows] += drawn == y
+        self._distance[rows] += np.abs(drawn - y)
+        if number:
+            self._steps[rows] += np.abs(drawn - self._last[rows])
+        self._last[rows] = drawn
+
+    def crps(self, draws: int) -> NDArray[np.float64]:
+        """``[n]``; NaN where the outcome is missing, or if there is only one draw."""
+        if draws < 2:
+            return np.full(len(self._y), np.nan)
+        return self._distance / draws - self._steps / (2 * (draws - 1))
+
+    def counts(self, counts: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Counts as numbers, NaN where the outcome is missing."""
+        return np.where(np.isnan(self._y), np.nan, counts)
 
 
 def _numbers(values: Any) -> NDArray[np.float64]:

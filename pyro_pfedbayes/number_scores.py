@@ -23,7 +23,9 @@ __all__ = [
     "central_interval",
     "crps",
     "crps_gaussian_mixture",
+    "inside_from_ranks",
     "interval_report",
+    "pit_from_ranks",
     "pit_values",
 ]
 
@@ -36,8 +38,8 @@ class IntervalReport:
 
     Attributes:
         level: The probability that each interval should hold.
-        coverage: Share of outcomes in it, ends included, in [0, 1]. Intervals of whole numbers hold more than their
-            level by nature.
+        coverage: Share of outcomes in it, ends included, in [0, 1]. Intervals of whole numbers end at whole numbers
+            and hold more than their level by nature.
         width: Mean width, in the outcome's unit: sharpness. Narrow is good only where the coverage is right.
     """
 
@@ -131,6 +133,9 @@ def central_interval(draws: Tensor, level: float) -> tuple[Tensor, Tensor]:
     outcome exchangeable with the draws lies inside with probability ``level``, exactly where the places are whole
     and the outcome is continuous. K draws bear levels up to (K - 1)/(K + 1): 39 draws for 95 %.
 
+    If all draws are whole numbers, outcomes are counts, and the ends are the next draws outward instead of a number
+    between two: intervals of counts end at counts, and hold the level at least.
+
     Args:
         draws: Outcomes drawn ``[K, n]``.
         level: Probability of the interval, in (0, 1).
@@ -148,7 +153,8 @@ def central_interval(draws: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """
     level = level_of(level)
     _checked(draws, None)
-    ends = _by_blocks(lambda ordered, _: torch.stack(_ends(ordered, level)), draws, None)
+    whole = _all_whole(draws)
+    ends = _by_blocks(lambda ordered, _: torch.stack(_ends(ordered, level, whole)), draws, None)
     return ends[0], ends[1]
 
 
@@ -176,12 +182,12 @@ def interval_report(
         ([0.5, 0.5], [10.0, 18.0])
     """
     outcomes = _checked(draws, y)
-    wanted = [level_of(level) for level in levels]
+    wanted, whole = [level_of(level) for level in levels], _all_whole(draws)
 
     def block(ordered: Tensor, truth: Tensor) -> Tensor:
         rows = []
         for level in wanted:
-            lower, upper = _ends(ordered, level)
+            lower, upper = _ends(ordered, level, whole)
             inside = ((lower <= truth) & (truth <= upper)).double()
             rows.append(torch.stack([inside.where(~lower.isnan(), lower), upper - lower]))
         return torch.stack(rows) if rows else ordered.new_zeros(0, 2, len(truth))
@@ -218,10 +224,60 @@ def pit_values(draws: Tensor, y: Tensor, *, seed: int) -> Tensor:
     def block(ordered: Tensor, truth: Tensor) -> Tensor:
         return torch.stack([(ordered < truth).sum(0), (ordered == truth).sum(0)])
 
-    counts = _by_blocks(block, draws, outcomes).double()
-    stream = generator(seed, "pit", device=draws.device)
-    jitter = torch.rand(len(outcomes), generator=stream, dtype=torch.float64, device=draws.device)
-    return (counts[0] + jitter * (1 + counts[1])) / (len(draws) + 1)
+    below, equal = _by_blocks(block, draws, outcomes)
+    return pit_from_ranks(below, equal, len(draws), seed=seed)
+
+
+def pit_from_ranks(below: Tensor, equal: Tensor, draws: int, *, seed: int) -> Tensor:
+    """`pit_values` of draws that are not kept, from counts of them.
+
+    Args:
+        below: Draws below each outcome ``[n]``.
+        equal: Draws equal to it ``[n]``.
+        draws: K.
+        seed: Seed of V.
+
+    Returns:
+        ``[n]`` in float64, in [0, 1]; NaN where the counts are.
+
+    Example:
+        >>> draws, y = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2.0])
+        >>> ranks = pit_from_ranks(torch.tensor([1]), torch.tensor([1]), 3, seed=0)
+        >>> torch.equal(ranks, pit_values(draws, y, seed=0))
+        True
+    """
+    stream = generator(seed, "pit", device=below.device)
+    jitter = torch.rand(len(below), generator=stream, dtype=torch.float64, device=below.device)
+    return (below.double() + jitter * (1 + equal.double())) / (draws + 1)
+
+
+def inside_from_ranks(below: Tensor, equal: Tensor, draws: int, level: float) -> Tensor:
+    """Which outcomes lie in their central interval, from counts of draws that are not kept.
+
+    The interval lies between the draws at places (K + 1) p, or the next outward where that is no whole number: that of
+    `central_interval` for whole numbers, and one that holds the level at least for others.
+
+    Args:
+        below: Draws below each outcome ``[n]``.
+        equal: Draws equal to it ``[n]``.
+        draws: K.
+        level: Probability of the interval, in (0, 1).
+
+    Returns:
+        1 inside and 0 outside, float64 ``[n]``; NaN where the counts are, or if there are too few draws for the level.
+
+    Raises:
+        UserError: A level outside (0, 1).
+
+    Example:
+        >>> inside_from_ranks(torch.tensor([0, 1, 10, 19]), torch.zeros(4), 19, 0.9).tolist()
+        [0.0, 1.0, 1.0, 0.0]
+    """
+    least = math.floor((draws + 1) * (1 - level_of(level)) / 2 + 1e-9)
+    below, equal = below.double(), equal.double()
+    inside = ((below + equal >= least) & (draws - below >= least)).double()
+    lost = below.isnan() | equal.isnan() | (least < 1)
+    return inside.masked_fill(lost, float("nan"))
 
 
 def _checked(draws: Tensor, y: Tensor | None, name: str = "draws") -> Tensor:
@@ -252,7 +308,12 @@ def _by_blocks(
     return torch.cat([block(part.double().sort(0).values, t) for part, t in parts], -1)
 
 
-def _ends(ordered: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def _all_whole(draws: Tensor) -> bool:
+    """Whether all draws are whole numbers; one after the other, so that most other draws are found out at the first."""
+    return not draws.is_floating_point() or all(bool((row == row.floor()).all()) for row in draws)
+
+
+def _ends(ordered: Tensor, level: float, whole: bool) -> tuple[Tensor, Tensor]:
     """Quantiles at both ends of the central interval, of draws in ascending order ``[K, n]``."""
     k = len(ordered)
     place = (k + 1) * (1 - level) / 2 - 1
@@ -261,7 +322,7 @@ def _ends(ordered: Tensor, level: float) -> tuple[Tensor, Tensor]:
         return missing, missing
     below = max(math.floor(place + 1e-9), 0)
     share = max(place - below, 0.0)
-    if share < 1e-9:
+    if whole or share < 1e-9:
         return ordered[below], ordered[k - 1 - below]
     step = share * (ordered[below + 1] - ordered[below])
     back = share * (ordered[k - 1 - below] - ordered[k - 2 - below])

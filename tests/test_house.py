@@ -25,7 +25,7 @@ def modules() -> list[str]:
     for info in pkgutil.iter_modules(pyro_pfedbayes.__path__, "pyro_pfedbayes."):
         names.append(info.name)
     packages = ("families", "models", "models.likelihoods", "inference", "inference.algorithms")
-    for top in (*packages, "experiments", "experiments.reporting"):
+    for top in (*packages, "experiments", "experiments.reporting", "experiments.tables"):
         package = importlib.import_module(f"pyro_pfedbayes.{top}")
         names += [i.name for i in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
     return sorted(set(names))

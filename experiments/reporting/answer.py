@@ -53,9 +53,9 @@ def how_sure(data: ReportData) -> str:
     own, curve = data.personal.measures, data.personal.selective
     if data.outcome == "number":
         parts = [_coverage(own.get("coverage90"))]
-        if curve is not None and own["rmse"].value > 0 and math.isfinite(curve.at["80"]):
+        if curve is not None and own["rmse"].value > 0 and math.isfinite(curve.at["80"].value):
             parts.append(
-                f"Among the most certain 80 % of examples the error is {number(curve.at['80'])} "
+                f"Among the most certain 80 % of examples the error is {number(curve.at['80'].value)} "
                 f"(all: {number(own['rmse'].value)})."
             )
         return " ".join(parts)
@@ -77,7 +77,7 @@ def how_sure(data: ReportData) -> str:
             )
     if curve is not None and right < 1:
         text += (
-            f" If the least certain 10 % of examples are left to a person, {percent(curve.at['90'])} % "
+            f" If the least certain 10 % of examples are left to a person, {percent(curve.at['90'].value)} % "
             "of the others are right."
         )
     return text

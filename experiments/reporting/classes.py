@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,23 @@ from pyro_pfedbayes.entropy import max_probability_uncertainty
 from pyro_pfedbayes.experiments.reporting.data import (
     Estimate,
     ModelReport,
-    OodScore,
     Reliability,
     Selective,
     TemperatureReport,
-    Unseen,
 )
-from pyro_pfedbayes.experiments.reporting.intervals import pooled_mean
+from pyro_pfedbayes.experiments.reporting.interval_parts import (
+    calibration_part,
+    classwise_part,
+    means_part,
+    selective_part,
+)
+from pyro_pfedbayes.experiments.reporting.intervals import (
+    Ends,
+    interval_ends,
+    pooled_mean,
+    shifted,
+)
 from pyro_pfedbayes.experiments.reporting.reading import Columns
-from pyro_pfedbayes.ood import auroc, fpr_at_tpr
 from pyro_pfedbayes.selective import accuracy_at_coverage, excess_aurc, risk_coverage
 from pyro_pfedbayes.uncertainty import expected_calibration_error, negative_log_likelihood
 
@@ -40,15 +48,18 @@ __all__ = [
     "class_model",
     "curve_points",
     "temperature_report",
-    "unseen_report",
     "whole",
 ]
 
 BINS = 15
 SHARES = (0.8, 0.9, 0.95)
 POINTS = 100
+_ERRORS: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = {
+    "ece": expected_calibration_error,
+    "adaptive_ece": adaptive_calibration_error,
+    "classwise_ece": classwise_calibration_error,
+}
 _ENTROPIES = {"entropy": "total", "aleatoric": "aleatoric", "epistemic": "epistemic"}
-_SCORES = ("epistemic", "total", "max_probability")
 Array = NDArray[Any]
 
 
@@ -73,19 +84,24 @@ def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
         owner: Client of each ``[n]``.
     """
     probs, labels, whose = _tensor(columns["p"]), _tensor(y).long(), _tensor(owner)
-    nothing = not len(labels)
     scores = class_scores(probs, labels)
     measures = {name: pooled_mean(values, whose) for name, values in scores.items()}
-    for name, measure in (
-        ("ece", expected_calibration_error),
-        ("adaptive_ece", adaptive_calibration_error),
-        ("classwise_ece", classwise_calibration_error),
-    ):
-        measures[name] = Estimate(math.nan if nothing else float(measure(probs, labels)))
     doubt = max_probability_uncertainty(probs)
-    measures["confidence"] = Estimate(float((1 - doubt).mean()))
-    for name, column in _ENTROPIES.items():
-        measures[name] = Estimate(float(_tensor(columns[column]).double().mean()))
+    means = {"confidence": 1 - doubt}
+    means |= {name: _tensor(columns[column]).double() for name, column in _ENTROPIES.items()}
+    parts = [
+        means_part(list(means.values())),
+        calibration_part(probs, labels, BINS),
+        classwise_part(probs, labels, BINS),
+        selective_part(doubt, 1 - scores["accuracy"], SHARES),
+    ]
+    of_means, of_errors, of_classes, of_curve = interval_ends(parts, owner)
+    nothing = not len(labels)
+    for (name, measure), ends in zip(_ERRORS.items(), [*of_errors, *of_classes], strict=True):
+        value = math.nan if nothing else float(measure(probs, labels))
+        measures[name] = shifted(value, ends, least=0.0)
+    for (name, values), ends in zip(means.items(), of_means, strict=True):
+        measures[name] = shifted(float(values.mean()), ends)
     curve = reliability_curve(probs, labels, BINS)
     return ModelReport(
         measures,
@@ -95,7 +111,7 @@ def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
             tuple(curve.accuracy.tolist()),
             tuple(curve.count.tolist()),
         ),
-        _selective(doubt, scores["accuracy"]),
+        _selective(doubt, scores["accuracy"], of_curve),
     )
 
 
@@ -115,35 +131,6 @@ def curve_points(coverage: Tensor, risk: Tensor) -> tuple[tuple[float, ...], tup
     """At most `POINTS` points of a curve, evenly spread and the last among them."""
     places = np.unique(np.linspace(0, len(risk) - 1, min(POINTS, len(risk))).round().astype(int))
     return tuple(coverage[places].tolist()), tuple(risk[places].tolist())
-
-
-def unseen_report(unseen: Columns, seen: Columns, owner: Array) -> Unseen | None:
-    """How well scores tell unseen classes from seen ones, by the personal models.
-
-    Args:
-        unseen: Examples of unseen classes, whole rows only, with the ``owner`` whose model was asked.
-        seen: The clients' own test examples, whole rows only.
-        owner: Client of each of those.
-
-    Returns:
-        The report; None if there are no examples on either side.
-    """
-    clients = np.unique(unseen["owner"])
-    inside = np.isin(owner, clients)
-    if not len(clients) or not inside.any():
-        return None
-    found = []
-    for name in _SCORES:
-        out, own = _score(unseen, name), _score(seen, name)
-        each = [
-            auroc(own[_tensor(owner == client)], out[_tensor(unseen["owner"] == client)])
-            for client in clients
-        ]
-        known = [value for value in each if not math.isnan(value)]
-        mean = float(np.mean(known)) if known else math.nan
-        within = own[_tensor(inside)]
-        found.append(OodScore(name, auroc(within, out), fpr_at_tpr(within, out), mean))
-    return Unseen(len(unseen["owner"]), len(clients), tuple(found))
 
 
 def temperature_report(
@@ -193,18 +180,25 @@ def _calibration(probs: Tensor, y: Tensor) -> dict[str, float]:
     }
 
 
-def _selective(doubt: Tensor, right: Tensor) -> Selective:
-    curve = risk_coverage(doubt, 1 - right)
-    at = accuracy_at_coverage(doubt, right, SHARES).tolist()
+def _selective(doubt: Tensor, right: Tensor, ends: Sequence[Ends]) -> Selective:
+    error = 1 - right
+    curve = risk_coverage(doubt, error)
     coverage, risk = curve_points(curve.coverage, curve.risk)
-    names: Mapping[str, float] = dict(zip(("80", "90", "95"), at, strict=True))
-    return Selective(coverage, risk, names, float(curve.risk.mean()), excess_aurc(doubt, 1 - right))
-
-
-def _score(columns: Columns, name: str) -> Tensor:
-    if name == "max_probability":
-        return max_probability_uncertainty(_tensor(columns["p"]))
-    return _tensor(columns[name]).double()
+    area, excess, *at_shares = ends
+    # The accuracy is high where the risk is low.
+    at = {
+        f"{round(100 * share)}": Estimate(value, value - above, value - below)
+        for share, value, (below, above) in zip(
+            SHARES, accuracy_at_coverage(doubt, right, SHARES).tolist(), at_shares, strict=True
+        )
+    }
+    return Selective(
+        coverage,
+        risk,
+        at,
+        shifted(float(curve.risk.mean()), area),
+        shifted(excess_aurc(doubt, error), excess),
+    )
 
 
 def _tensor(values: Any) -> Tensor:

@@ -21,9 +21,9 @@ from pyro_pfedbayes.experiments.reporting.classes import (
     class_client_measures,
     class_model,
     temperature_report,
-    unseen_report,
     whole,
 )
+from pyro_pfedbayes.experiments.reporting.collect_ood import detection
 from pyro_pfedbayes.experiments.reporting.data import (
     NOT_STORED,
     ClientRow,
@@ -33,7 +33,6 @@ from pyro_pfedbayes.experiments.reporting.data import (
     NumberFit,
     ReportData,
     TemperatureReport,
-    Unseen,
 )
 from pyro_pfedbayes.experiments.reporting.intervals import drawn_over
 from pyro_pfedbayes.experiments.reporting.needs import by_need, with_reasons
@@ -51,7 +50,6 @@ __all__ = ["SHOWN_EXAMPLES", "collect"]
 
 SHOWN_EXAMPLES = 12
 Array = NDArray[Any]
-_NO_UNSEEN = f"{NOT_STORED}: it is of an older version, or no client has classes that it never saw"
 _NO_TEMPERATURE = f"{NOT_STORED}: it is of an older version, or has no validation examples"
 
 
@@ -84,7 +82,8 @@ def collect(path: Path, *, again: bool = True) -> ReportData:
         missing["history"] = run.problems.get("metrics.jsonl", "no round has been evaluated yet")
     if run.posterior is None:
         reason = run.problems["posterior.nc"]
-        missing |= dict.fromkeys(("predictions", "clients", "unseen", "gain"), reason)
+        missing |= dict.fromkeys(("predictions", "clients", "gain"), reason)
+        missing |= dict.fromkeys(("unseen", "foreign", "corrupted"), reason)
         missing |= dict.fromkeys(("global", "temperature", "least_certain"), reason)
     else:
         report = _judged(report, run, run.posterior, data, missing, notes)
@@ -138,6 +137,7 @@ def _judged(
     rows = _client_rows(run, stored, data, names, personal, global_, gain)
     outcome: Literal["class", "number"] = "class" if stored.is_class else "number"
     over = drawn_over(torch.from_numpy(personal.owner)) if len(personal.y) else ""
+    found = detection(stored, personal.columns, personal.y, personal.owner, personal.rows, missing)
     return dataclasses.replace(
         report,
         outcome=outcome,
@@ -149,7 +149,9 @@ def _judged(
         global_=None if global_ is None else _model(stored, global_),
         interval=over,
         clients=by_need(with_reasons(rows, outcome), outcome),
-        unseen=_unseen(stored, personal, missing),
+        unseen=found.unseen,
+        foreign=found.foreign,
+        corrupted=found.corrupted,
         temperature=_temperatures(stored, {"personal": personal, "global": global_}, missing),
         gain=gain,
         least_certain=_least_certain(stored, names, data, missing),
@@ -168,7 +170,9 @@ def _rows(stored: Posterior, columns: Columns, clients: int, *, draws: bool) -> 
     scores: dict[str, Array] = {}
     if not stored.is_class and len(rows):
         outcomes, log_likelihood = _draws(stored, rows) if draws else (None, None)
-        scores = number_scores(outcomes, log_likelihood, y, chosen.get("log_density"))
+        scores = number_scores(
+            outcomes, log_likelihood, y, chosen.get("log_density"), chosen, stored.draws
+        )
     return _Rows(chosen, y, stored.owner[rows], rows, scores, broken)
 
 
@@ -256,20 +260,6 @@ def _ends(stored: Posterior, personal: _Rows, clients: int) -> tuple[Array, Arra
     total = np.bincount(personal.owner, minlength=clients)
     found = accuracy_interval(torch.from_numpy(counts), torch.from_numpy(total))
     return found.lower.numpy(), found.upper.numpy()
-
-
-def _unseen(stored: Posterior, personal: _Rows, missing: dict[str, str]) -> Unseen | None:
-    if not stored.is_class:
-        return None
-    if stored.unseen is None:
-        missing["unseen"] = _NO_UNSEEN
-        return None
-    rows = whole(stored.unseen)
-    outside = {name: values[rows] for name, values in stored.unseen.items()}
-    found = unseen_report(outside, personal.columns, personal.owner)
-    if found is None:
-        missing["unseen"] = "no client has both seen and unseen examples to tell apart"
-    return found
 
 
 def _temperatures(

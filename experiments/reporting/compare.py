@@ -16,7 +16,10 @@ __all__ = ["COMPARED", "Comparison", "Difference", "Group", "Spread", "compare",
 COMPARED = (
     *("pm_accuracy", "gm_accuracy", "pm_rmse", "gm_rmse"),
     *("pm_nll", "gm_nll", "pm_ece", "gm_ece", "pm_brier", "pm_crps", "pm_coverage90"),
-    *("pm_accuracy_at_90", "pm_aurc", "unseen_auroc_epistemic", "unseen_auroc_max_probability"),
+    *("pm_accuracy_at_90", "pm_aurc"),
+    *("unseen_auroc_epistemic", "unseen_auroc_total", "unseen_auroc_max_probability"),
+    *("foreign_auroc_epistemic", "foreign_auroc_total", "foreign_auroc_max_probability"),
+    *("corrupted_auroc_epistemic", "corrupted_auroc_total", "corrupted_auroc_max_probability"),
     *("pm_ece_scaled", "pm_nll_scaled"),
 )
 """Names of what is compared; those that no run has are left out."""
@@ -29,6 +32,8 @@ _NOT_THE_METHOD = (
     "run.out",
     "data.dir",
     "run.chunk",
+    "run.foreign",
+    "run.shifts",
 )
 
 
@@ -148,11 +153,13 @@ def run_measures(report: ReportData) -> dict[str, float]:
                 found[f"{short}_{name}"] = float(value)
     if report.personal is not None and report.personal.selective is not None:
         curve = report.personal.selective
-        found["pm_aurc"] = curve.aurc
+        found["pm_aurc"] = curve.aurc.value
         if report.outcome == "class":
-            found["pm_accuracy_at_90"] = curve.at["90"]
-    for score in report.unseen.scores if report.unseen is not None else ():
-        found[f"unseen_auroc_{score.name}"] = score.auroc
+            found["pm_accuracy_at_90"] = curve.at["90"].value
+    for kind in ("unseen", "foreign", "corrupted"):
+        part = getattr(report, kind)
+        for score in part.scores if part is not None else ():
+            found[f"{kind}_auroc_{score.name}"] = score.auroc.value
     for fitted in report.temperature:
         if fitted.model == "personal":
             found["pm_ece_scaled"] = fitted.measures["shared"]["ece"]

@@ -15,8 +15,10 @@ from typing import Any, Literal
 __all__ = [
     "NOT_STORED",
     "ClientRow",
+    "Corrupted",
     "Estimate",
     "Example",
+    "Foreign",
     "GainMap",
     "ModelReport",
     "NumberFit",
@@ -24,6 +26,7 @@ __all__ = [
     "Reliability",
     "ReportData",
     "Selective",
+    "ShiftLevel",
     "TemperatureReport",
     "Unseen",
 ]
@@ -78,9 +81,9 @@ class Selective:
 
     coverage: tuple[float, ...]
     risk: tuple[float, ...]
-    at: Mapping[str, float]
-    aurc: float
-    excess_aurc: float
+    at: Mapping[str, Estimate]
+    aurc: Estimate
+    excess_aurc: Estimate
 
 
 @dataclass(frozen=True)
@@ -137,18 +140,18 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class OodScore:
-    """How well one score tells classes that a client never saw from those that it did.
+    """How well one score tells examples that are unlike a client's from its own test examples.
 
     Attributes:
         name: ``epistemic``, ``total`` or ``max_probability``.
         auroc: Over all clients' examples together.
-        fpr95: Share of unseen examples that a threshold accepting 95 % of the seen ones accepts.
+        fpr95: Share of the unlike examples that a threshold accepting 95 % of the clients' own accepts.
         client_auroc: Mean over clients of each one's own AUROC.
     """
 
     name: str
-    auroc: float
-    fpr95: float
+    auroc: Estimate
+    fpr95: Estimate
     client_auroc: float
 
 
@@ -165,6 +168,65 @@ class Unseen:
     examples: int
     clients: int
     scores: tuple[OodScore, ...]
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Examples of another data set, each asked of every client's personal model.
+
+    Attributes:
+        data: Name of the other data set.
+        examples: Number of its examples.
+        clients: Number of clients.
+        scores: The scores compared.
+    """
+
+    data: str
+    examples: int
+    clients: int
+    scores: tuple[OodScore, ...]
+
+
+@dataclass(frozen=True)
+class ShiftLevel:
+    """The personal models on test examples that were damaged in one way.
+
+    Attributes:
+        corruption: ``noise``, ``blur`` or ``rotation``.
+        strength: 1 (mild) to 5 (severe); 0 for the same examples as they are.
+        examples: Number of examples whose prediction is a number.
+        accuracy: Share of right predictions, of those with a known label.
+        ece: Expected calibration error of the same.
+        total: Mean total entropy in nats.
+        epistemic: Mean epistemic part in nats.
+        auroc: By score, the AUROC of telling these examples from the clients' own; none at strength 0.
+    """
+
+    corruption: str
+    strength: int
+    examples: int
+    accuracy: float
+    ece: float
+    total: float
+    epistemic: float
+    auroc: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """Damaged test examples.
+
+    Attributes:
+        examples: Number of examples, each damaged in every way.
+        clients: Number of clients that have some.
+        scores: The scores compared, over all ways and strengths together.
+        levels: By corruption and strength.
+    """
+
+    examples: int
+    clients: int
+    scores: tuple[OodScore, ...]
+    levels: tuple[ShiftLevel, ...]
 
 
 @dataclass(frozen=True)
@@ -268,7 +330,9 @@ class ReportData:
         interval: What the intervals of pooled measures were drawn over: ``both`` (clients, and examples within them),
             ``clients`` or ``examples``; empty if there are none.
         clients: One a client, those in greatest need first.
-        unseen: Out-of-distribution detection.
+        unseen: Out-of-distribution detection, by classes that clients never saw.
+        foreign: The same, by another data set.
+        corrupted: The same, by damaged test examples; and how accuracy and certainty fall.
         temperature: Calibration on top, of the personal and of the global model.
         gain: Information gain.
         least_certain: Examples, the least certain first.
@@ -292,6 +356,8 @@ class ReportData:
     interval: str = ""
     clients: tuple[ClientRow, ...] = ()
     unseen: Unseen | None = None
+    foreign: Foreign | None = None
+    corrupted: Corrupted | None = None
     temperature: tuple[TemperatureReport, ...] = ()
     gain: GainMap | None = None
     least_certain: tuple[Example, ...] = ()

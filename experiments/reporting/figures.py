@@ -12,7 +12,6 @@ from pyro_pfedbayes.experiments.reporting.data import (
     GainMap,
     Reliability,
     Selective,
-    Unseen,
 )
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ __all__ = [
     "plot_clients",
     "plot_entropy_split",
     "plot_examples",
+    "plot_gain_history",
     "plot_history",
     "plot_information_gain",
     "plot_reliability",
     "plot_risk_coverage",
-    "plot_unseen",
 ]
 
 MODELS = {"personal": "personal models", "global": "global model"}
@@ -40,11 +39,9 @@ _LOOKS: Mapping[str, dict[str, Any]] = {
     "personal": {"color": "#0b4f8a", "linestyle": "-", "marker": "o"},
     "global": {"color": "#b3480a", "linestyle": "--", "marker": "s"},
 }
-_SCORES = {
-    "epistemic": "epistemic entropy",
-    "total": "total entropy",
-    "max_probability": "1 - largest probability",
-}
+
+
+_SITE_LINES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
 
 
 def blank(width: float = WIDTH, height: float = HEIGHT) -> tuple[Figure, Axes]:
@@ -223,30 +220,6 @@ def plot_entropy_split(rows: Sequence[ClientRow], outcome: str = "class") -> Fig
     return figure
 
 
-def plot_unseen(unseen: Unseen) -> Figure:
-    """AUROC of each score at telling unseen classes from seen ones.
-
-    Example:
-        >>> from pyro_pfedbayes.experiments.reporting.data import OodScore
-        >>> scores = (OodScore("total", 0.9, 0.3, 0.88),)
-        >>> plot_unseen(Unseen(300, 1, scores)).axes[0].get_xlabel()
-        'AUROC (0.5: tells nothing; 1: tells all)'
-    """
-    figure, axes = blank(height=2.2)
-    names = [_SCORES.get(score.name, score.name) for score in unseen.scores]
-    values = [score.auroc for score in unseen.scores]
-    places = range(len(values))
-    axes.barh(places, values, height=0.55, color="0.8", edgecolor="0.2", linewidth=0.8)
-    for place, value in enumerate(values):
-        if math.isfinite(value):
-            axes.text(value - 0.01, place, f"{value:.3f}", va="center", ha="right", fontsize=9)
-    axes.axvline(0.5, color="0.3", linewidth=1, linestyle=":")
-    axes.set_yticks(places, names, fontsize=9)
-    axes.set(xlim=(0, 1), ylim=(len(values) - 0.5, -0.5))
-    axes.set_xlabel("AUROC (0.5: tells nothing; 1: tells all)")
-    return figure
-
-
 def plot_history(records: Sequence[Mapping[str, Any]], measure: str, label: str) -> Figure:
     """A measure on test examples against the round.
 
@@ -278,6 +251,61 @@ def plot_history(records: Sequence[Mapping[str, Any]], measure: str, label: str)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.lines:
         axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def plot_gain_history(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Information gain KL(q^i‖w) against the round: a median client's, the middle 80 % of clients, and by site.
+
+    Args:
+        records: Of ``metrics.jsonl``; those without ``information_gain`` are passed over.
+
+    Example:
+        >>> records = [{"round": k, "information_gain": {"w": [1.0 * k, 2.0 * k]}} for k in (1, 2)]
+        >>> plot_gain_history(records).axes[0].get_ylabel()
+        'information gain (nats)'
+    """
+    import numpy as np
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = blank(height=3.0)
+    told = [record for record in records if record.get("information_gain")]
+    rounds = [record["round"] for record in told]
+    sites = list(told[-1]["information_gain"]) if told else []
+    if told:
+        totals = [np.sum(list(record["information_gain"].values()), axis=0) for record in told]
+        low, middle, high = (
+            [float(np.quantile(total, share)) for total in totals] for share in (0.1, 0.5, 0.9)
+        )
+        every = max(1, len(told) // 12)
+        axes.fill_between(rounds, low, high, color="0.85", label="middle 80 % of clients")
+        axes.plot(
+            rounds,
+            middle,
+            "-",
+            color="black",
+            marker="o",
+            markevery=every,
+            markersize=4,
+            label="median client",
+        )
+    if 1 < len(sites) <= len(_SITE_LINES):
+        for site, line in zip(sites, _SITE_LINES, strict=False):
+            values = [
+                float(np.median(record["information_gain"].get(site, [np.nan]))) for record in told
+            ]
+            axes.plot(
+                rounds,
+                values,
+                color="#0b4f8a",
+                linestyle=line,
+                linewidth=1.2,
+                label=f"median, {site}",
+            )
+    axes.set(xlabel="round", ylabel="information gain (nats)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if told:
+        axes.legend(fontsize=7, frameon=False)
     return figure
 
 

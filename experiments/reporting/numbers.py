@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,9 +13,16 @@ from torch import Tensor
 
 from pyro_pfedbayes.experiments.reporting.classes import SHARES, curve_points
 from pyro_pfedbayes.experiments.reporting.data import Estimate, ModelReport, NumberFit, Selective
-from pyro_pfedbayes.experiments.reporting.intervals import pooled_mean
+from pyro_pfedbayes.experiments.reporting.interval_parts import selective_part
+from pyro_pfedbayes.experiments.reporting.intervals import interval_ends, pooled_mean, shifted
 from pyro_pfedbayes.experiments.reporting.reading import Columns
-from pyro_pfedbayes.number_scores import crps, interval_report, pit_values
+from pyro_pfedbayes.number_scores import (
+    central_interval,
+    crps,
+    inside_from_ranks,
+    interval_report,
+    pit_values,
+)
 from pyro_pfedbayes.resampling import bootstrap_by_client
 from pyro_pfedbayes.selective import excess_aurc, risk_coverage
 
@@ -39,14 +47,19 @@ def number_scores(
     log_likelihood: Array | None,
     y: Array,
     log_density: Array | None = None,
+    counted: Columns | None = None,
+    draws: int = 0,
 ) -> dict[str, Array]:
     """What each example adds to measures that need draws.
 
     Args:
         outcomes: Drawn outcomes ``[K, n]``, or None.
         log_likelihood: log p(y | x, weights) ``[K, n]`` in nats, or None.
-        log_density: log of its mean over all draws ``[n]``, or None.
         y: Known outcomes ``[n]``.
+        log_density: log of its mean over all draws ``[n]``, or None.
+        counted: ``crps``, and how many draws lie ``below`` each outcome or are ``equal`` to it ``[n]``: what is stored
+            of draws that are not.
+        draws: How many those were.
 
     Returns:
         ``nll`` (minus the log of the mean density), ``crps`` (fair; from at least 2 draws), and ``inside``, 1 in the
@@ -56,17 +69,19 @@ def number_scores(
     if log_density is not None:
         found["nll"] = -log_density.astype(np.float64)
     elif log_likelihood is not None:
-        draws = torch.from_numpy(log_likelihood).double()
-        found["nll"] = (math.log(len(draws)) - draws.logsumexp(0)).numpy()
+        each = torch.from_numpy(log_likelihood).double()
+        found["nll"] = (math.log(len(each)) - each.logsumexp(0)).numpy()
     if outcomes is not None and len(y) and bool(np.isfinite(outcomes).all()):
         drawn, truth = torch.from_numpy(outcomes), torch.from_numpy(y).double()
         if len(drawn) > 1:
             found["crps"] = crps(drawn, truth).numpy()
-        from pyro_pfedbayes.number_scores import central_interval
-
         lower, upper = (end.numpy() for end in central_interval(drawn, 0.9))
         inside = ((lower <= y) & (y <= upper)).astype(np.float64)
         found["inside"] = np.where(np.isnan(lower), math.nan, inside)
+    elif counted is not None and {"crps", "below", "equal"} <= counted.keys():
+        found["crps"] = counted["crps"].astype(np.float64)
+        below, equal = (torch.from_numpy(counted[name]) for name in ("below", "equal"))
+        found["inside"] = inside_from_ranks(below, equal, draws, 0.9).numpy()
     return found
 
 
@@ -84,13 +99,13 @@ def number_model(columns: Columns, y: Array, owner: Array, scores: dict[str, Arr
     measures = {
         "rmse": pooled_mean(error.square(), whose, math.sqrt),
         "mae": pooled_mean(error.abs(), whose),
-        "sd": Estimate(_mean(columns["sd"])),
+        "sd": pooled_mean(torch.from_numpy(columns["sd"].astype(np.float64)), whose),
     }
     for name, column in (("nll", "nll"), ("crps", "crps"), ("coverage90", "inside")):
         if column in scores:
             measures[name] = pooled_mean(torch.from_numpy(scores[column]), whose)
     doubt = torch.from_numpy(columns["sd"]).double()
-    selective = None if bool(doubt.isnan().any()) else _selective(doubt, error.square())
+    selective = None if bool(doubt.isnan().any()) else _selective(doubt, error.square(), owner)
     return ModelReport(measures, None, selective)
 
 
@@ -145,18 +160,26 @@ def number_fit(columns: Columns, y: Array, outcomes: Array | None) -> NumberFit:
     )
 
 
-def _selective(doubt: Tensor, squares: Tensor) -> Selective:
+def _selective(doubt: Tensor, squares: Tensor, owner: Array) -> Selective:
     """Risk is the RMSE of the answered; the areas are of the squared error."""
     curve = risk_coverage(doubt, squares)
     coverage, risk = curve_points(curve.coverage, curve.risk.sqrt())
-    n = len(squares)
-    at = {
-        f"{round(100 * share)}": float(curve.risk[math.ceil(share * n - 1e-9) - 1].sqrt())
-        if n
-        else math.nan
-        for share in SHARES
-    }
-    return Selective(coverage, risk, at, float(curve.risk.mean()), excess_aurc(doubt, squares))
+    (ends,) = interval_ends([selective_part(doubt, squares, SHARES)], owner)
+    area, excess, *at_shares = ends
+    n, at = len(squares), {}
+    for share, own in zip(SHARES, at_shares, strict=True):
+        value = float(curve.risk[math.ceil(share * n - 1e-9) - 1]) if n else math.nan
+        found = shifted(value, own, least=0.0)
+        at[f"{round(100 * share)}"] = Estimate(
+            *(math.sqrt(end) if end > 0 else end for end in dataclasses.astuple(found))
+        )
+    return Selective(
+        coverage,
+        risk,
+        at,
+        shifted(float(curve.risk.mean()), area),
+        shifted(excess_aurc(doubt, squares), excess),
+    )
 
 
 def _error(columns: Columns, y: Array) -> Tensor:

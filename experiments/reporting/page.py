@@ -11,6 +11,7 @@ from pyro_pfedbayes.experiments.reporting.sections import (
     measures_section,
     settings_section,
 )
+from pyro_pfedbayes.experiments.reporting.sections_ood import detection_section
 from pyro_pfedbayes.experiments.reporting.sections_uncertainty import (
     calibration_section,
     entropy_section,
@@ -18,10 +19,11 @@ from pyro_pfedbayes.experiments.reporting.sections_uncertainty import (
     gain_section,
     numbers_section,
     selective_section,
-    unseen_section,
 )
 
 __all__ = ["answer_block", "notes_block", "report_page", "run_title"]
+
+_DETECTION = "Classes never seen, other data, and damaged pictures"
 
 
 def report_page(data: ReportData) -> str:
@@ -47,7 +49,7 @@ def report_page(data: ReportData) -> str:
         ("Where the uncertainty comes from", entropy_section(data)),
     ]
     if classes:
-        sections.append(("Classes that a client never saw", unseen_section(data)))
+        sections.append((_DETECTION, detection_section(data)))
     sections += [
         ("The least certain examples", examples_section(data)),
         ("What each client learnt for itself", gain_section(data)),

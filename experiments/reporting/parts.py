@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from pyro_pfedbayes.experiments.reporting.data import NOT_STORED, ModelReport, ReportData
+from pyro_pfedbayes.experiments.reporting.data import (
+    NOT_STORED,
+    Estimate,
+    ModelReport,
+    ReportData,
+)
 from pyro_pfedbayes.experiments.reporting.html import UNDEFINED, paragraph
 
-__all__ = ["DASH", "Shown", "gone", "models", "sentence"]
+__all__ = ["DASH", "Shown", "estimate", "gone", "models", "sentence"]
 
 Shown = Callable[[float | None], str]
 DASH = f"{UNDEFINED} means not defined."
+
+
+def estimate(found: Estimate | None, shown: Shown) -> str:
+    """A measure, and its interval in brackets."""
+    if found is None:
+        return NOT_STORED
+    if not math.isfinite(found.lower):
+        return shown(found.value)
+    return f"{shown(found.value)} ({shown(found.lower)} to {shown(found.upper)})"
 
 
 def gone(data: ReportData, part: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,8 @@ Array = NDArray[Any]
 Columns = Mapping[str, Array]
 _CLASS = ("p", "total", "aleatoric", "epistemic")
 _NUMBER = ("mean", "sd", "aleatoric", "epistemic")
-_NEWER = ("log_density",)
+_NEWER = ("log_density", "crps", "below", "equal")
+_SHIFTS = ("corruption", "strength", "example")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Posterior:
         owner: Number of the client of each ``[n]``.
         index: Where each lies in its data set ``[n]``; None in files that do not say.
         personal: ``p [n, C]``, ``total``, ``aleatoric``, ``epistemic`` in nats; or ``mean``, ``sd``, ``aleatoric``,
-            ``epistemic`` (variances) and in newer files ``log_density`` (nats) ``[n]``.
+            ``epistemic`` (variances) and in newer files ``log_density`` (nats), ``crps``, and counts of draws ``below``
+            each outcome and ``equal`` to it, ``[n]``.
         global_: The same of the global model; None if not stored.
         classes: Names of the classes; none for numbers.
         names: Names of the clients that have examples, by number.
@@ -46,6 +48,10 @@ class Posterior:
         log_likelihood: log p(y | x, weights) in nats ``[K, n]``, for numbers.
         validation: ``p``, ``y``, ``owner`` of validation examples by ``personal`` and ``global``.
         unseen: ``p``, ``total``, ``aleatoric``, ``epistemic``, ``owner`` of examples of unseen classes.
+        foreign: The same of examples of another data set, each asked of every client.
+        foreign_name: Of the other data set.
+        corrupted: The same of damaged test examples; and ``y``, ``index`` in the data set, ``corruption`` (a text)
+            and ``strength``.
         gain: ``kl [N, sites]``, ``client [N]``, ``site [sites]``.
         attrs: Of the whole tree.
     """
@@ -63,6 +69,9 @@ class Posterior:
     log_likelihood: Array | None = None
     validation: Mapping[str, Columns] = field(default_factory=dict)
     unseen: Columns | None = None
+    foreign: Columns | None = None
+    foreign_name: str = ""
+    corrupted: Columns | None = None
     gain: Columns | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -200,6 +209,9 @@ def _taken(tree: xr.DataTree) -> Posterior:
         log_likelihood=_flat(per_draw) if number else None,
         validation={} if number else _validation(tree),
         unseen=None if number else _unseen(tree),
+        foreign=None if number else _optional(_foreign, tree),
+        foreign_name=_foreign_name(tree),
+        corrupted=None if number else _optional(_corrupted, tree),
         gain=_gain(tree),
         attrs={str(key): _value(value) for key, value in tree.attrs.items()},
     )
@@ -253,6 +265,46 @@ def _unseen(tree: xr.DataTree) -> Columns | None:
     group = _group(tree, "unseen_stats")
     found = {name: group[name].to_numpy() for name in _CLASS}
     return {**found, "owner": group["client_of_example"].to_numpy().astype(np.int64)}
+
+
+def _optional(read: Callable[[xr.DataTree], Columns], tree: xr.DataTree) -> Columns | None:
+    """What a group of newer versions holds; None if it is not there, or not as it should be."""
+    try:
+        found = read(tree)
+    except (KeyError, ValueError):
+        return None
+    n = len(found["owner"])
+    good = n and found["p"].ndim == 2 and all(len(values) == n for values in found.values())
+    return found if good else None
+
+
+def _foreign(tree: xr.DataTree) -> Columns:
+    group = _group(tree, "foreign_stats")
+    clients, n = group.sizes["client"], group.sizes["example"]
+    found = {name: group[name].transpose("client", "example", ...).to_numpy() for name in _CLASS}
+    flat = {name: values.reshape(clients * n, *values.shape[2:]) for name, values in found.items()}
+    return {**flat, "owner": group["client"].to_numpy().astype(np.int64).repeat(n)}
+
+
+def _foreign_name(tree: xr.DataTree) -> str:
+    if "foreign_stats" not in tree.children:
+        return ""
+    return str(tree.children["foreign_stats"].attrs.get("data", "another data set"))
+
+
+def _corrupted(tree: xr.DataTree) -> Columns:
+    group = _group(tree, "corrupted_stats")
+    kinds, strengths, n = (group.sizes[dim] for dim in _SHIFTS)
+    found = {name: group[name].transpose(*_SHIFTS, ...).to_numpy() for name in _CLASS}
+    flat = {
+        name: values.reshape(kinds * strengths * n, *values.shape[3:])
+        for name, values in found.items()
+    }
+    for name, part in (("owner", "client_of_example"), ("index", "index"), ("y", "y")):
+        flat[name] = np.tile(group[part].to_numpy().astype(np.int64), kinds * strengths)
+    flat["corruption"] = group["corruption"].to_numpy().astype(str).repeat(strengths * n)
+    flat["strength"] = np.tile(group["strength"].to_numpy().astype(np.int64).repeat(n), kinds)
+    return flat
 
 
 def _gain(tree: xr.DataTree) -> Columns | None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pyro_pfedbayes.experiments.reporting.data import (
     NOT_STORED,
     ClientRow,
-    Estimate,
     ReportData,
 )
 from pyro_pfedbayes.experiments.reporting.figures import (
     MODELS,
     MOST_CLIENTS,
     plot_clients,
+    plot_gain_history,
     plot_history,
 )
 from pyro_pfedbayes.experiments.reporting.html import (
@@ -29,7 +29,7 @@ from pyro_pfedbayes.experiments.reporting.html import (
     side_by_side,
     table,
 )
-from pyro_pfedbayes.experiments.reporting.parts import DASH, Shown, gone, models
+from pyro_pfedbayes.experiments.reporting.parts import DASH, Shown, estimate, gone, models
 
 __all__ = ["MEASURES", "clients_section", "history_section", "measures_section", "settings_section"]
 
@@ -66,7 +66,7 @@ def measures_section(data: ReportData) -> str:
     rows = []
     for name in names:
         heading, shown, sense = MEASURES[name]
-        cells = [_estimate(model.measures.get(name), shown) for model in found.values()]
+        cells = [estimate(model.measures.get(name), shown) for model in found.values()]
         rows.append([heading, *cells, sense])
     heads = ["measure", *(MODELS[name] for name in found), ""]
     judged = sum(row.judged for row in data.clients if not row.broken)
@@ -131,6 +131,17 @@ def history_section(data: ReportData) -> str:
         blocks.append(
             figure_block(
                 plot_history(data.history, measure, label), alt, f"{label}, on test examples."
+            )
+        )
+    told = [r["information_gain"] for r in data.history if r.get("information_gain")]
+    if told:
+        totals = sorted(map(sum, zip(*told[-1].values(), strict=True)))
+        alt = f"Information gain by round; a median client's is {number(totals[len(totals) // 2])} nats at the end."
+        blocks.append(
+            figure_block(
+                plot_gain_history(data.history),
+                alt,
+                "Information gain KL(q^i‖w), what clients learnt that the server's belief does not say.",
             )
         )
     return side_by_side(*blocks)
@@ -201,14 +212,6 @@ def _extremes(rows: Sequence[ClientRow], outcome: str) -> str:
     values = [row.personal.get(first, math.nan) for row in rows]
     finite = [value for value in values if math.isfinite(value)]
     return f"From {shown(min(finite))} to {shown(max(finite))}." if finite else ""
-
-
-def _estimate(found: Estimate | None, shown: Shown) -> str:
-    if found is None:
-        return NOT_STORED
-    if not math.isfinite(found.lower):
-        return shown(found.value)
-    return f"{shown(found.value)} ({shown(found.lower)} to {shown(found.upper)})"
 
 
 def _toml(settings: Mapping[str, object]) -> str:

@@ -19,7 +19,6 @@ from pyro_pfedbayes.experiments.reporting.figures import (
     plot_information_gain,
     plot_reliability,
     plot_risk_coverage,
-    plot_unseen,
 )
 from pyro_pfedbayes.experiments.reporting.figures_numbers import (
     plot_interval_coverage,
@@ -36,7 +35,14 @@ from pyro_pfedbayes.experiments.reporting.html import (
     side_by_side,
     table,
 )
-from pyro_pfedbayes.experiments.reporting.parts import DASH, Shown, gone, models, sentence
+from pyro_pfedbayes.experiments.reporting.parts import (
+    DASH,
+    Shown,
+    estimate,
+    gone,
+    models,
+    sentence,
+)
 
 __all__ = [
     "calibration_section",
@@ -45,14 +51,7 @@ __all__ = [
     "gain_section",
     "numbers_section",
     "selective_section",
-    "unseen_section",
 ]
-
-_SCORE_NAMES = {
-    "epistemic": "epistemic entropy",
-    "total": "total entropy",
-    "max_probability": "1 - largest probability",
-}
 
 
 def calibration_section(data: ReportData) -> str:
@@ -133,21 +132,22 @@ def selective_section(data: ReportData) -> str:
     classes = data.outcome != "number"
     shown: Shown = percent if classes else number
     what = "accuracy %" if classes else "RMSE"
-    everything = {
-        name: found[name].measures["accuracy" if classes else "rmse"].value for name in curves
-    }
+    # Of a good classifier the area is far below one per cent.
+    area: Shown = (lambda value: percent(value, 2)) if classes else number
+    unit = " %" if classes else ""
+    everything = {name: found[name].measures["accuracy" if classes else "rmse"] for name in curves}
     rows = [
         *(
-            [f"{what} at {s} %", *(shown(c.at[s]) for c in curves.values())]
+            [f"{s} %", *(estimate(c.at[s], shown) for c in curves.values())]
             for s in ("80", "90", "95")
         ),
-        [f"{what} at 100 %", *(shown(value) for value in everything.values())],
-        ["AURC", *(number(curve.aurc) for curve in curves.values())],
-        ["excess AURC", *(number(curve.excess_aurc) for curve in curves.values())],
+        ["100 %", *(estimate(value, shown) for value in everything.values())],
+        [f"AURC{unit}", *(estimate(curve.aurc, area) for curve in curves.values())],
+        [f"excess{unit}", *(estimate(curve.excess_aurc, area) for curve in curves.values())],
     ]
     by = "the largest probability" if classes else "the predictive standard deviation"
     best = "; ".join(
-        f"{MODELS[name]} {shown(curve.at['80'])} at 80 %, {shown(everything[name])} at 100 %"
+        f"{MODELS[name]} {shown(curve.at['80'].value)} at 80 %, {shown(everything[name].value)} at 100 %"
         for name, curve in curves.items()
     )
     text = figure_block(
@@ -156,8 +156,11 @@ def selective_section(data: ReportData) -> str:
         f"Examples are answered from the most certain on, by {by}. A curve that rises only at the right shows an "
         "uncertainty that knows where the errors are.",
     )
-    heads = ["answered", *(MODELS[name] for name in curves)]
-    caption = "AURC: area under the curve, lower is better; excess: what a perfect order of the examples would save."
+    heads = [f"{what} at", *(MODELS[name] for name in curves)]
+    caption = (
+        "AURC: area under the curve, lower is better; excess: what a perfect order of the examples would save. In "
+        "brackets 95 % intervals, as in the table of measures."
+    )
     return side_by_side(text, table(caption, heads, rows))
 
 
@@ -183,39 +186,6 @@ def entropy_section(data: ReportData) -> str:
     )
     more = "" if len(rows) <= MOST_CLIENTS else f" The first {MOST_CLIENTS} of {len(rows)}."
     return figure_block(plot_entropy_split(rows, outcome), alt, caption + more)
-
-
-def unseen_section(data: ReportData) -> str:
-    """Out-of-distribution detection by classes that a client never saw."""
-    found = data.unseen
-    if found is None:
-        return gone(data, "unseen")
-    rows = [
-        [
-            _SCORE_NAMES.get(s.name, s.name),
-            number(s.auroc),
-            percent(s.fpr95),
-            number(s.client_auroc),
-        ]
-        for s in found.scores
-    ]
-    told = ", ".join(f"{row[0]} {row[1]}" for row in rows)
-    text = paragraph(
-        f"Each of {amount(found.clients, 'client')} was shown examples of classes that it has no training example "
-        f"of ({amount(found.examples, 'example')} in all). A model that knows what it does not know "
-        "is less certain there."
-    )
-    figure = figure_block(
-        plot_unseen(found),
-        f"AUROC of three scores at telling unseen classes from seen ones: {told}.",
-        "AUROC: probability that an example of an unseen class scores as more uncertain than one of a class seen.",
-    )
-    caption = (
-        "FPR95: share of unseen examples that pass a threshold which lets 95 % of the seen ones "
-        "pass; lower is better."
-    )
-    heads = ["score", "AUROC", "FPR95 %", "AUROC, mean of clients"]
-    return text + side_by_side(figure, table(caption, heads, rows))
 
 
 def examples_section(data: ReportData) -> str:

@@ -6,9 +6,9 @@ client's row changes and what the server makes of the uploads. Adding a method i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -18,9 +18,19 @@ from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.estimators import EstimatorKind
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["Algorithm", "ClientUpdate", "Cohort", "Round", "Tensors", "Upload"]
+__all__ = [
+    "Algorithm",
+    "ClientUpdate",
+    "Cohort",
+    "Judged",
+    "Personalizing",
+    "Round",
+    "Tensors",
+    "Upload",
+]
 
 Tensors = Mapping[str, Tensor]
+Judged = Literal["personal", "global"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,10 @@ class Round:
     seed: int
 
 
+def _unknown(client: int, part: str) -> tuple[Tensor, Tensor]:
+    raise LookupError(f"this cohort was made without the {part} examples of client {client}")
+
+
 @dataclass(frozen=True)
 class Cohort:
     """Clients that take part in a round, stacked.
@@ -46,14 +60,19 @@ class Cohort:
         clients: Their S numbers.
         state: Their own rows, ``[S, ...]`` each, as the last `ClientUpdate` left them.
         plan: Their minibatches.
-        held_out: Validation examples of each, x ``[m, *features]`` and y ``[m]``; given only if the algorithm
-            screens by them.
+        examples: All examples of a client's ``"train"`` or ``"validation"`` part: x ``[n_i, *features]`` and y
+            ``[n_i]``. No method sees test examples.
     """
 
     clients: tuple[int, ...]
     state: Tensors
     plan: BatchPlan
-    held_out: tuple[tuple[Tensor, Tensor], ...] = ()
+    examples: Callable[[int, Literal["train", "validation"]], tuple[Tensor, Tensor]] = _unknown
+
+    @property
+    def held_out(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Validation examples of each."""
+        return tuple(self.examples(client, "validation") for client in self.clients)
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,11 @@ class Algorithm(Protocol):
     @property
     def name(self) -> str:
         """Name on the command line."""
+        ...
+
+    @property
+    def models(self) -> tuple[Judged, ...]:
+        """Which models the method is about; the other is evaluated all the same, but is no result of the method."""
         ...
 
     @property
@@ -151,4 +175,21 @@ class Algorithm(Protocol):
 
     def gradient_steps(self, at: Round) -> int:
         """Gradient evaluations that one client makes in this round."""
+        ...
+
+
+@runtime_checkable
+class Personalizing(Protocol):
+    """A method whose personal models are made from the server's by each client on its training examples.
+
+    It happens before each evaluation, changes nothing that is trained or sent, and is not counted in gradient steps.
+    """
+
+    @property
+    def personal_steps(self) -> int:
+        """Minibatches that a client works through for it, at least 1."""
+        ...
+
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """What to keep in the clients' rows ``[S, ...]`` beside what is there, for `Algorithm.personal_belief`."""
         ...

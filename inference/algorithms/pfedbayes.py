@@ -12,7 +12,14 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.clients import inverse_softplus
-from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithms.base import (
+    ClientUpdate,
+    Cohort,
+    Judged,
+    Round,
+    Tensors,
+    Upload,
+)
 from pyro_pfedbayes.inference.algorithms.settings import check_families, check_settings
 from pyro_pfedbayes.inference.beliefs import (
     Belief,
@@ -136,6 +143,11 @@ class PFedBayes:
     def name(self) -> str:
         """Name on the command line."""
         return "pfedbayes"
+
+    @property
+    def models(self) -> tuple[Judged, ...]:
+        """The q^i and the w."""
+        return ("personal", "global")
 
     def __post_init__(self) -> None:
         check_settings(

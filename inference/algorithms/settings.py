@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -38,9 +39,10 @@ def check_settings(
             raise UserError(f"{field} is {value}; it must be at least {minimum}")
         if value >= 1 and value != int(value):
             raise UserError(f"{field} is {value}; it must be a whole number")
-    for field, hint in get_type_hints(type(settings)).items():
-        value, options = getattr(settings, field), _options(hint)
-        if isinstance(value, str) and value not in options:
+    hints = get_type_hints(type(settings))
+    for field in (each.name for each in dataclasses.fields(settings)):
+        value, options = getattr(settings, field), _options(hints[field])
+        if isinstance(value, str) and options and value not in options:
             raise UserError(
                 f"{field} is {value!r}{nearest(value, options)}; give one of {', '.join(options)}"
             )

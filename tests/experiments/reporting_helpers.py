@@ -70,6 +70,20 @@ def stats(probs: Array, dim: str) -> dict[str, Any]:
     return {"p": ((dim, "class"), probs), **{name: (dim, v) for name, v in columns.items()}}
 
 
+def wide(probs: Array, dims: Sequence[str]) -> xr.Dataset:
+    """The same of probabilities along several dimensions."""
+    flat = stats(probs.reshape(-1, probs.shape[-1]), "row")
+    return xr.Dataset(
+        {
+            name: ((*dims, *own[1:]), values.reshape(*probs.shape[:-1], *values.shape[1:]))
+            for name, (own, values) in (
+                (name, ((dim,) if isinstance(dim, str) else dim, values))
+                for name, (dim, values) in flat.items()
+            )
+        }
+    )
+
+
 def add_groups(
     tree: xr.DataTree,
     *,
@@ -77,8 +91,14 @@ def add_groups(
     validation: tuple[Array, Array, Array] | None = None,
     unseen: tuple[Array, Array] | None = None,
     kl: Array | None = None,
+    foreign: Array | None = None,
+    corrupted: tuple[Array, Array, Array, Array] | None = None,
 ) -> xr.DataTree:
-    """Add the groups of newer versions: ``p``; ``(p, y, client)``; ``(p, client)``; ``[client, site]``."""
+    """Add the groups of newer versions.
+
+    They are ``p``; ``(p, y, client)``; ``(p, client)``; ``[client, site]``; ``p [client, example, class]``; and
+    ``(p [corruption, strength, example, class], y, client, index)``.
+    """
     if global_ is not None:
         tree["global_stats"] = xr.DataTree(xr.Dataset(stats(global_, "observation")))
     if validation is not None:
@@ -91,6 +111,20 @@ def add_groups(
         p, client = unseen
         found = xr.Dataset(stats(p, "example"), coords={"client_of_example": ("example", client)})
         tree["unseen_stats"] = xr.DataTree(found)
+    if foreign is not None:
+        found = wide(foreign, ("client", "example"))
+        found = found.assign_coords(client=np.arange(len(foreign))).assign_attrs(data="shoes")
+        tree["foreign_stats"] = xr.DataTree(found)
+    if corrupted is not None:
+        p, y, client, index = corrupted
+        found = wide(p, ("corruption", "strength", "example")).assign(y=("example", y))
+        found = found.assign_coords(
+            corruption=["noise", "blur"][: len(p)],
+            strength=np.arange(1, p.shape[1] + 1),
+            client_of_example=("example", client),
+            index=("example", index),
+        )
+        tree["corrupted_stats"] = xr.DataTree(found)
     if kl is not None:
         sites = [f"layer{i}" for i in range(kl.shape[1])]
         found = xr.Dataset(

@@ -197,6 +197,31 @@ def test_all_clients_diverging_ends_the_run(tmp_path: Path) -> None:
     assert "carries on" not in outcome.err
 
 
+# -- uploads that are left out ----------------------------------------------------------------------------
+
+
+def test_the_result_says_whose_uploads_were_screened_and_how_often(tmp_path: Path) -> None:
+    plain = {"clients": 5, "train_per_class": 24, "test_per_class": 4, "validation": 0.3}
+    spoilt = {"corrupt_clients": [2], "corruption": "labels", "corruption_strength": 5}
+    learns = {"local_steps": 10, "batch_size": 30, "lr": 5e-3, "personal_rounds": 0, "kinds": 1}
+    options = tiny_options(
+        **{f"data__{name}": value for name, value in {**plain, **spoilt}.items()},
+        **{f"algorithm__{name}": value for name, value in learns.items()},
+        **{"algorithm__kind_rounds": 0, "algorithm__screening": "held-out", "model__hidden": [30]},
+        **{"run__rounds": 14, "run__participation": None, "run__posterior_draws": 0},
+    )
+    outcome = pfedbayes("run", "--out", tmp_path / "r", *options)
+    assert (outcome.code, outcome.err) == (0, "")
+    found = summary(tmp_path / "r")["screened"]
+    assert found.keys() == {"2"}
+    assert found == lines(tmp_path / "r")[-1]["screened"]
+    assert f"left uploads out of the average: client 2 in {found['2']} rounds\n" in outcome.out
+    # Two rounds are fewer than it takes to be left out.
+    clean = pfedbayes("run", "--out", tmp_path / "c", *options, "--set", "run.rounds=2")
+    assert "screening left no client out" in clean.out
+    assert summary(tmp_path / "c")["screened"] == {}
+
+
 # -- partition --------------------------------------------------------------------------------------------
 
 

@@ -232,6 +232,7 @@ def test_what_is_not_finite_is_a_dash() -> None:
         log_density=one,
         lower=-one,
         upper=one,
+        crps=one,
     )
     numbers = FileNumbers.scaled("who", found, (10.0, 2.0))
     rows = [line.split() for line in table_text(numbers.table(5)).splitlines()]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from pyro_pfedbayes.corruptions import corrupt_images
+from pyro_pfedbayes.datasets import load_dataset
 from pyro_pfedbayes.datatree import for_client, load_datatree
+from pyro_pfedbayes.experiments.build import Experiment, build_experiment
+from pyro_pfedbayes.experiments.posterior import experiment_datatree, foreign_dataset
 from pyro_pfedbayes.experiments.runfolder import RunFolder
 from pyro_pfedbayes.experiments.session import reopen
-from tests.experiments.helpers import Outcome
+from pyro_pfedbayes.inference.predictive import belief_seed, posterior_predictive
+from pyro_pfedbayes.randomness import seed_for
+from tests.experiments.helpers import Outcome, tiny_config
+from tests.helpers import message
 
 
 def test_it_is_the_evaluations_posterior_predictive(finished: tuple[Path, Outcome]) -> None:
@@ -53,3 +63,81 @@ def test_the_further_groups_are_the_evaluations_too(finished: tuple[Path, Outcom
     assert set(one["validation_stats"].coords["client_of"].to_numpy()) == {2}
     assert set(one["unseen_stats"].coords["client_of_example"].to_numpy()) == {2}
     assert dict(one["information_gain"].sizes) == {"site": 4}
+
+
+def with_run(experiment: Experiment, **changes: object) -> Experiment:
+    run = experiment.config.run.model_copy(update=changes)
+    return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, run=run))
+
+
+def test_damage_is_done_in_the_scale_of_pictures(finished: tuple[Path, Outcome]) -> None:
+    """The same as to take the run's scale off, to damage pictures in [-1, 1], and to put it on again."""
+    experiment, state, _ = reopen(RunFolder.open(finished[0]))
+    group = load_datatree(finished[0] / "posterior.nc")["corrupted_stats"]
+    assert dict(group["p"].sizes) == {"corruption": 3, "strength": 5, "example": 90, "class": 10}
+    rule, client = experiment.rule, 2
+    assert rule.loc is not None
+    assert rule.scale is not None
+    mine = group.coords["client_of_example"].to_numpy() == client
+    index = group.coords["index"].to_numpy()[mine]
+    plain = load_dataset("digits").x[index]
+    seed = belief_seed(seed_for(experiment.federation.seed, "evaluation"), client)
+    belief = next(
+        stacked.client(clients.index(client))
+        for clients, stacked in experiment.federation.personal_beliefs(state)
+        if client in clients
+    )
+    for kind, strength in (("noise", 5), ("blur", 3), ("rotation", 1)):
+        own = seed_for(experiment.federation.seed, "corrupted", client)
+        x = (corrupt_images(plain, kind, strength, seed=own) - rule.loc[0]) / rule.scale[0]
+        p = posterior_predictive(experiment.federation.model, belief, x, draws=3, seed=seed)
+        found = group["p"].sel(corruption=kind, strength=strength).to_numpy()[mine]
+        np.testing.assert_allclose(found, p, atol=1e-5, err_msg=kind)
+
+
+def test_damaged_examples_can_be_left_out_and_what_does_not_fit_is_told(
+    finished: tuple[Path, Outcome],
+) -> None:
+    experiment, state, _ = reopen(RunFolder.open(finished[0]))
+    notes: list[str] = []
+    off = with_run(experiment, shifts=False)
+    assert "corrupted_stats" not in experiment_datatree(off, state, note=notes.append).children
+    assert notes == []
+    own = with_run(experiment, foreign="digits")
+    tree = experiment_datatree(own, state, note=notes.append)
+    assert "foreign_stats" not in tree.children
+    assert notes == [
+        "warning: run.foreign 'digits' is left out: digits is what the run itself learns from"
+    ]
+
+
+def test_which_other_data_set_is_taken(finished: tuple[Path, Outcome], tmp_path: Path) -> None:
+    experiment, _, _ = reopen(RunFolder.open(finished[0]))
+    for chosen in ("auto", "none"):
+        assert foreign_dataset(with_run(experiment, foreign=chosen)) is None
+    # What is not there is no error unless it was asked for; nothing is downloaded for "auto".
+    data = experiment.config.data.model_copy(update={"name": "mnist", "dir": str(tmp_path)})
+    elsewhere = dataclasses.replace(
+        experiment, config=dataclasses.replace(experiment.config, data=data)
+    )
+    assert foreign_dataset(with_run(elsewhere, foreign="auto")) is None
+
+
+@pytest.mark.skipif("PFEDBAYES_DATA" not in os.environ, reason="PFEDBAYES_DATA is not set")
+def test_fashion_mnist_is_foreign_to_mnist_and_in_its_scale(
+    finished: tuple[Path, Outcome],
+) -> None:
+    changes = {"data.name": "mnist", "data.train_per_class": 5, "run.rounds": 6}
+    experiment = build_experiment(
+        tiny_config(**{k.replace(".", "__"): v for k, v in changes.items()})
+    )
+    found = foreign_dataset(experiment)
+    assert found is not None
+    assert found.name == "fmnist"
+    plain, rule = load_dataset("fmnist").x[:50], experiment.rule
+    assert rule.loc is not None
+    assert rule.scale is not None
+    assert torch.allclose(found.x[:50], (plain - rule.loc[0]) / rule.scale[0], atol=1e-5)
+    digits, _, _ = reopen(RunFolder.open(finished[0]))
+    told = message(foreign_dataset, with_run(digits, foreign="mnist"))
+    assert told == "images of mnist are [1, 28, 28], the run's are [1, 8, 8]"

@@ -15,6 +15,7 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.reporting.collect import collect
 from pyro_pfedbayes.experiments.reporting.data import ClientRow, ReportData
 from pyro_pfedbayes.experiments.reporting.needs import by_need, with_reasons
+from pyro_pfedbayes.experiments.reporting.numbers import number_scores
 from tests.experiments.helpers import Outcome, summary
 from tests.experiments.reporting_helpers import (
     add_groups,
@@ -73,8 +74,9 @@ def test_equally_certain_examples_are_not_told_apart(tmp_path: Path) -> None:
     found = collect(one_wrong(tmp_path)).personal
     assert found is not None
     assert found.selective is not None
-    assert found.selective.at == {"80": 7 / 8, "90": 7 / 8, "95": 7 / 8}
-    assert found.selective.aurc == pytest.approx(1 / 8)
+    at = {share: estimate.value for share, estimate in found.selective.at.items()}
+    assert at == pytest.approx({"80": 7 / 8, "90": 7 / 8, "95": 7 / 8})
+    assert found.selective.aurc.value == pytest.approx(1 / 8)
 
 
 def test_groups_of_newer_versions_are_read(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_groups_of_newer_versions_are_read(tmp_path: Path) -> None:
     assert data.global_.measures["accuracy"].value == 0.0
     assert [row.global_ is not None and row.global_["accuracy"] for row in data.clients] == [0, 0]
     assert data.unseen is not None
-    assert {score.name: score.auroc for score in data.unseen.scores} == {
+    assert {score.name: score.auroc.value for score in data.unseen.scores} == {
         "epistemic": 1.0,
         "total": 1.0,
         "max_probability": 1.0,
@@ -115,9 +117,9 @@ def test_groups_of_newer_versions_are_read(tmp_path: Path) -> None:
 
 def test_missing_groups_are_not_stored_rather_than_nought(tmp_path: Path) -> None:
     data = collect(one_wrong(tmp_path))
-    assert data.global_ is data.unseen is data.gain is None
+    assert data.global_ is data.unseen is data.gain is data.foreign is data.corrupted is None
     assert data.temperature == ()
-    for part in ("global", "unseen", "gain", "temperature"):
+    for part in ("global", "unseen", "foreign", "corrupted", "gain", "temperature"):
         assert "not stored in this run" in data.missing[part]
 
 
@@ -350,3 +352,18 @@ def test_without_reasons_the_worst_likelihood_comes_first_and_undefined_last() -
     unknown = row(1, personal={"nll": math.nan})
     order = by_need([row(0, 0.9), unknown, row(2, 0.8), row(3, 0.85)], "class")
     assert [each.client for each in order] == [2, 3, 0, 1]
+
+
+def test_scores_of_draws_that_are_not_stored_come_from_their_counts() -> None:
+    y = np.array([0.5, 3.0])
+    draws = np.linspace(0.0, 2.0, 21)[:, None].repeat(2, 1)
+    kept = number_scores(draws, None, y)
+    counted = {
+        "crps": kept["crps"],
+        "below": (draws < y).sum(0),
+        "equal": (draws == y).sum(0),
+    }
+    found = number_scores(None, None, y, counted=counted, draws=len(draws))
+    assert found["inside"].tolist() == kept["inside"].tolist() == [1.0, 0.0]
+    assert found["crps"].tolist() == kept["crps"].tolist()
+    assert number_scores(None, None, y, counted={"crps": kept["crps"]}) == {}

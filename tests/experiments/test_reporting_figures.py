@@ -11,19 +11,23 @@ import numpy as np
 import pytest
 
 from pyro_pfedbayes.experiments import reporting
-from pyro_pfedbayes.experiments.reporting import figures, figures_numbers
+from pyro_pfedbayes.experiments.reporting import figures, figures_numbers, figures_ood
 from pyro_pfedbayes.experiments.reporting.data import (
     ClientRow,
+    Corrupted,
+    Estimate,
     Example,
     GainMap,
     NumberFit,
+    OodScore,
     Reliability,
     Selective,
+    ShiftLevel,
 )
 from pyro_pfedbayes.experiments.reporting.html import figure_block
 
 CURVE = Reliability((0.0, 0.5, 1.0), (0.4, 0.8), (0.5, 0.7), (4, 6))
-RISK = Selective((0.5, 1.0), (0.0, 0.2), {}, 0.1, 0.0)
+RISK = Selective((0.5, 1.0), (0.0, 0.2), {}, Estimate(0.1), Estimate(0.0))
 
 
 def row(i: int, name: str = "a") -> ClientRow:
@@ -46,6 +50,46 @@ def test_lines_differ_by_more_than_colour() -> None:
     assert list(one.get_ydata()) == [0.0, 20.0]
 
 
+def test_detection_has_a_mark_and_an_interval_for_each_score() -> None:
+    scores = [
+        OodScore(name, Estimate(value, value - 0.1, value + 0.05), Estimate(0.3), 0.8)
+        for name, value in (("epistemic", 0.9), ("total", 0.8), ("max_probability", 0.7))
+    ]
+    undefined = [OodScore("total", Estimate(math.nan), Estimate(math.nan), math.nan)]
+    figure = figures_ood.plot_detection({"unseen": scores, "none": undefined})
+    bars, marks = figure.axes[0].lines[0:6:2], figure.axes[0].lines[1:6:2]
+    assert [list(mark.get_xdata()) for mark in marks] == [[0.9], [0.8], [0.7]]
+    assert list(bars[0].get_xdata()) == pytest.approx([0.8, 0.95])
+    assert len({mark.get_marker() for mark in marks}) == 3
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["unseen", "none"]
+    assert len(figure.legends[0].get_texts()) == 3
+    figure_block(figure, "alt", "caption")
+
+
+def test_damage_is_a_row_a_corruption_and_lines_differ_by_more_than_colour() -> None:
+    levels = [
+        ShiftLevel(kind, s, 9, 0.9 - s / 10, s / 20, s / 2, s / 4, {})
+        for kind in ("noise", "blur")
+        for s in (0, 1, 2)
+    ]
+    figure = figures_ood.plot_corruptions(Corrupted(9, 1, (), tuple(levels)))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "noise",
+        "noise",
+        "blur",
+        "blur",
+    ]
+    accuracy, ece = figure.axes[2].lines
+    assert list(accuracy.get_ydata()) == pytest.approx([90.0, 80.0, 70.0])
+    assert list(ece.get_xdata()) == [0, 1, 2]
+    total, epistemic = figure.axes[3].lines
+    assert list(total.get_ydata()) == [0.0, 0.5, 1.0]
+    for one, other in ((accuracy, ece), (total, epistemic)):
+        assert one.get_linestyle() != other.get_linestyle()
+        assert one.get_marker() != other.get_marker()
+    figure_block(figures_ood.plot_corruptions(Corrupted(0, 0, (), ())), "alt", "caption")
+
+
 def test_the_parts_of_the_entropy_differ_by_hatching() -> None:
     figure = figures.plot_entropy_split([row(0), row(1)])
     bars = figure.axes[0].patches
@@ -66,6 +110,19 @@ def test_information_gain_shows_nats_and_undefined_cells() -> None:
         GainMap(("a", "b"), ("w", "v"), ((1.5, math.nan), (0, 2)))
     )
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.5", "–", "0", "2"]
+
+
+def test_gain_history_has_the_median_client_and_the_sites() -> None:
+    records = [
+        {"round": 1},
+        {"round": 2, "information_gain": {"w": [1.0, 2.0, 9.0], "v": [1.0, 1.0, 1.0]}},
+        {"round": 4, "information_gain": {"w": [2.0, 3.0, 4.0], "v": [0.0, 5.0, 1.0]}},
+    ]
+    lines = figures.plot_gain_history(records).axes[0].lines
+    assert [line.get_label() for line in lines] == ["median client", "median, w", "median, v"]
+    assert [list(line.get_ydata()) for line in lines] == [[3.0, 5.0], [2.0, 3.0], [1.0, 1.0]]
+    assert list(lines[0].get_xdata()) == [2, 4]
+    assert not figures.plot_gain_history([{"round": 1}]).axes[0].lines
 
 
 def test_history_leaves_out_what_is_not_there() -> None:

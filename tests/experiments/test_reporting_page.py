@@ -96,6 +96,8 @@ def full_run(path: Path) -> Path:
         validation=(sharp([0, 0, 0, 0]), np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])),
         unseen=(np.full((2, 3), 1 / 3), np.array([0, 1])),
         kl=np.array([[1.0, np.nan], [3.0, 4.0]]),
+        foreign=np.full((2, 2, 3), 1 / 3),
+        corrupted=(np.full((2, 2, 2, 3), 1 / 3), y[[0, 4]], np.array([0, 1]), np.array([0, 4])),
     )
     return save(folder, tree)
 
@@ -114,7 +116,7 @@ def test_a_full_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
     )
     assert "One global model for all is right in 100.0\xa0%, 12.5 points more often" in page.text
     assert "no test examples: nothing tells how good its model is" in page.text
-    assert sum(tag == "img" for tag, _ in page.tags) == 7
+    assert sum(tag == "img" for tag, _ in page.tags) == 8
     assert "not stored" not in page.text
 
 

@@ -16,6 +16,7 @@ from pyro_pfedbayes.inference.accumulate import (
     number_draw,
     samples_for,
 )
+from pyro_pfedbayes.number_scores import crps
 from tests.helpers import message
 
 
@@ -123,6 +124,55 @@ def test_intervals_follow_the_spread_between_draws() -> None:
     found = summed(draws, torch.zeros(1))
     assert float(found.lower) < -9.0
     assert float(found.upper) > 9.0
+
+
+def test_intervals_of_counts_end_at_counts_and_cover_at_least_nine_in_ten() -> None:
+    n = 20_000
+    rate = torch.full((n,), 2.5)
+    y = torch.poisson(rate, generator=stream(3))
+    found = summed([dist.Poisson(rate)] * 30, y, 1, seed=4)
+    for end in (found.lower, found.upper):
+        assert torch.equal(end, end.round())
+    assert float(((found.lower <= y) & (y <= found.upper)).double().mean()) >= 0.9
+    # Of 30 draws the places are 1.55 and 29.45: the first and the last.
+    draws = torch.cat(
+        [draw_outcomes(dist.Poisson(rate), s) for s in [stream(4)] for _ in range(30)]
+    )
+    assert torch.equal(found.lower, draws.amin(0))
+    assert torch.equal(found.upper, draws.amax(0))
+
+    # The same numbers as outcomes that are no counts end between two draws.
+    class Smooth(dist.Poisson):  # type: ignore[misc]
+        support = dist.constraints.real
+
+    smooth = summed([Smooth(rate)] * 30, y, 1, seed=4)
+    inner = draws.sort(0).values[1]
+    torch.testing.assert_close(smooth.lower, found.lower + 0.55 * (inner - found.lower))
+
+
+def test_crps_by_pairs_of_different_draws() -> None:
+    mean = torch.randn(6, 4, generator=stream(1))
+    y = torch.tensor([0.3, torch.nan, 30.0, 0.0])
+    for samples in (1, 3):
+        draws = [dist.Normal(m, 0.5) for m in mean]
+        found = summed(draws, y, samples, seed=2)
+        same = stream(2)
+        drawn = torch.stack([draw_outcomes(draw, same, samples) for draw in draws]).double()
+        pairs = torch.stack(
+            [
+                (drawn[i][:, None] - drawn[j][None]).abs().mean((0, 1))
+                for i in range(6)
+                for j in range(6)
+                if i != j
+            ]
+        )
+        exact = (drawn - y).abs().mean((0, 1)) - pairs.mean(0) / 2
+        torch.testing.assert_close(found.crps, exact.float(), equal_nan=True)
+    alone = summed([dist.Normal(mean[0], 0.5)], y, 200)
+    one = draw_outcomes(dist.Normal(mean[0], 0.5), stream(0), 200)
+    known = ~y.isnan()
+    torch.testing.assert_close(alone.crps[known], crps(one[:, known], y[known]).float())
+    assert summed([dist.Normal(mean[0], 0.5)], y, 1).crps.isnan().all()
 
 
 def test_outcomes_depend_on_the_stream_alone_and_leave_the_global_one() -> None:

@@ -40,6 +40,13 @@ def saved(tmp_path):
     return tmp_path, fed, state
 
 
+def test_a_checkpoint_that_did_not_count_bytes_reads_as_0(saved) -> None:
+    folder, _, state = saved
+    assert load_checkpoint(folder)[0].bytes_uploaded == state.bytes_uploaded > 0
+    edit(bytes_uploaded=None)(folder)
+    assert load_checkpoint(folder)[0].bytes_uploaded == 0
+
+
 def test_an_interrupted_write_leaves_the_previous_checkpoint(saved, monkeypatch) -> None:
     folder, fed, state = saved
     later, _ = fed.advance(state, 2)

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.evaluation import (
     HEADLINE,
     NumberPredictions,
+    Predictions,
     measures,
     predict_global,
     predict_personal,
@@ -16,6 +18,7 @@ from pyro_pfedbayes.inference.evaluation import (
 from pyro_pfedbayes.inference.federation import Federation
 from pyro_pfedbayes.inference.predictive import posterior_predictive
 from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.likelihoods import Normal
 from pyro_pfedbayes.models.networks import mlp
 from pyro_pfedbayes.randomness import generator, seed_for
@@ -71,6 +74,55 @@ def test_unknown_labels_are_left_out_of_every_measure() -> None:
     assert measures(partly.select(hidden)) == {}
 
 
+@pytest.mark.parametrize("draws", [0, 3])
+@pytest.mark.parametrize("outcome", ["class", "number"])
+def test_chunks_of_examples_do_not_matter(outcome: str, draws: int) -> None:
+    """Nor is more than a chunk ever asked at once; drawn outcomes are others, within their error."""
+    fed = toy_federation() if outcome == "class" else number_federation(missing=True)
+    state, _ = fed.advance(fed.initial_state(), 2)
+    watched = _Watched(fed.model)
+
+    def ask(chunk: int) -> list[Predictions | NumberPredictions]:
+        options = {"draws": draws, "seed": 3, "chunk": chunk}
+        everyone = predict_global(watched, fed.global_belief(state), fed.data, "test", **options)
+        if not draws:
+            return [everyone]
+        beliefs = fed.personal_beliefs(state)
+        return [everyone, predict_personal(watched, beliefs, fed.data, "test", **options)]
+
+    whole = ask(1000)
+    assert max(watched.asked) == len(whole[0].y)
+    watched.asked.clear()
+    for one, other in zip(whole, ask(4), strict=True):
+        for name, value in vars(one).items():
+            if name not in ("lower", "upper", "crps"):
+                found = getattr(other, name)
+                torch.testing.assert_close(found, value, equal_nan=True, msg=name)
+        if isinstance(one, NumberPredictions):
+            assert isinstance(other, NumberPredictions)
+            wide = (one.aleatoric + one.epistemic).sqrt()
+            assert bool(((one.lower - other.lower).abs() < 1.5 * wide).all())
+    assert max(watched.asked) == 4
+
+
+class _Watched:
+    """A model that remembers how many examples it was asked about at once."""
+
+    def __init__(self, model: DeclaredModel) -> None:
+        self._model, self.asked = model, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def observation(self, values: Any, x: torch.Tensor) -> Any:
+        self.asked.append(len(x))
+        return self._model.observation(values, x)
+
+    def predict(self, values: Any, x: torch.Tensor) -> torch.Tensor:
+        self.asked.append(len(x))
+        return self._model.predict(values, x)
+
+
 # -- numbers ----------------------------------------------------------------------------------------------
 
 
@@ -85,6 +137,7 @@ def numbers(**changes: object) -> NumberPredictions:
         **{"aleatoric": torch.ones(4), "epistemic": torch.ones(4)},
         "log_density": torch.tensor([-1.0, torch.nan, -2.0, -3.0]),
         **{"lower": torch.full((4,), -1.0), "upper": torch.full((4,), 3.0)},
+        "crps": torch.tensor([0.5, torch.nan, 1.0, 0.0]),
         **changes,
     }
     return NumberPredictions(**parts)
@@ -96,9 +149,11 @@ def test_measures_of_numbers_in_their_own_units() -> None:
     assert found["mae"] == pytest.approx(1.0)
     assert found["nll"] == pytest.approx(2.0)
     assert found["coverage90"] == pytest.approx(2 / 3)
+    assert found["crps"] == pytest.approx(0.5)
     scaled = measures(numbers(scale=10.0))
     assert scaled["rmse"] == pytest.approx(10 * found["rmse"])
     assert scaled["mae"] == pytest.approx(10 * found["mae"])
+    assert scaled["crps"] == pytest.approx(10 * found["crps"])
     # A density in tenths of a unit is a tenth as high.
     assert scaled["nll"] == pytest.approx(2.0 + math.log(10))
     assert scaled["coverage90"] == found["coverage90"]
@@ -185,7 +240,7 @@ def test_a_run_on_numbers_is_recorded_and_summed_up() -> None:
     assert {"rmse", "mae", "nll", "coverage90", "validation_rmse"} <= set(record["personal"])
     assert "mean_weights_rmse" in record["global"]
     found = result.summary["personal"]
-    assert set(found) == {"rmse", "mae", "nll", "coverage90"}
+    assert set(found) == {"rmse", "mae", "nll", "coverage90", "crps"}
     assert found["rmse"]["last"] == found["rmse"]["selected"] == record["personal"]["rmse"]
 
 

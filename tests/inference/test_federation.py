@@ -7,8 +7,9 @@ import torch
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithms.base import Round
+from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
-from pyro_pfedbayes.inference.federation import DivergenceWarning, Federation
+from pyro_pfedbayes.inference.federation import DivergenceWarning, Federation, Result
 from pyro_pfedbayes.inference.state import FederationState
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
@@ -33,6 +34,7 @@ def same(a: FederationState, b: FederationState) -> bool:
     return (
         a.round == b.round
         and a.gradient_steps == b.gradient_steps
+        and a.bytes_uploaded == b.bytes_uploaded
         and plain(a) == plain(b)
         and a.server.keys() == b.server.keys()
         and all(torch.equal(a.server[k], b.server[k]) for k in a.server)
@@ -54,6 +56,14 @@ def test_learns_digits_to_a_known_accuracy_with_both_models() -> None:
     assert last["personal"]["accuracy"] > 0.934
     assert last["global"]["accuracy"] > 0.874
     assert last["personal"]["nll"] < 0.30
+
+
+def test_bytes_sent_are_those_of_the_uploads_and_none_in_the_personal_phase() -> None:
+    """Means and scales of 4 x 6 + 6 + 6 x 3 + 3 weights, float32, from 2 clients in each of 3 rounds."""
+    algorithm = dataclasses.replace(FAST, optimizer_state="reset", personal_rounds=1)
+    state = toy_federation(algorithm=algorithm, participation=2).run(4).state
+    assert state.bytes_uploaded == 4 * (2 * 51) * 2 * 3
+    assert Result(toy_federation(), state).summary["bytes_uploaded"] == state.bytes_uploaded
 
 
 def test_same_seed_same_run_and_another_seed_another() -> None:
@@ -190,6 +200,17 @@ def test_history_and_summary_agree() -> None:
         ]
         assert summary["nll"] == rows[-1]["nll"]
     assert result.summary["gradient_steps"] == 4 * 5 * FAST.local_steps
+
+
+def test_history_tells_the_information_gain_of_each_client_by_site() -> None:
+    result = toy_federation(eval_every=1).run(2)
+    told = result.history[-1]["information_gain"]
+    assert list(told) == list(result.global_.names)
+    by_hand = result.personal.kl(result.global_)
+    torch.testing.assert_close(
+        torch.tensor(list(told.values())).sum(0), by_hand, atol=1e-3, rtol=1e-4
+    )
+    assert "information_gain" not in toy_federation(algorithm=FedAvg(lr=0.1)).run(1).history[-1]
 
 
 def test_evaluation_does_not_change_the_run() -> None:

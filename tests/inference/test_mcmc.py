@@ -17,6 +17,7 @@ from pyro_pfedbayes.families import FullCovariance, FullRankNormal
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.inference.beliefs import SiteBelief
 from pyro_pfedbayes.inference.mcmc import NutsWarning, client_posterior, nuts_draws
+from pyro_pfedbayes.inference.point_belief import PointBelief
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Normal
 from pyro_pfedbayes.models.networks import mlp
@@ -321,3 +322,5 @@ def test_refuses_priors_that_do_not_fit() -> None:
         {"intercept": torch.ones(()), "slopes": torch.ones(3)},
     )
     assert "point estimate 'sigma'" in message(nuts_draws, pointed, x, y, prior=plain)
+    point = PointBelief(model, torch.zeros(3))
+    assert "has no density" in message(nuts_draws, model, x, y, prior=point)

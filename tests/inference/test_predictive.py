@@ -1,14 +1,37 @@
+from collections.abc import Callable
+
+import pyro
 import pytest
 import torch
 from pyro import poutine
+from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.inference.accumulate import NumberSummary
+from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.predictive import (
     mean_predictive,
+    number_predictive,
     posterior_predictive,
     predictive_draws,
+    predictive_streams,
+    site_draws,
 )
+from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.models.likelihoods import (
+    Bernoulli,
+    Categorical,
+    NegativeBinomial,
+    Normal,
+    Ordinal,
+    Poisson,
+)
+from pyro_pfedbayes.models.networks import mlp
+from pyro_pfedbayes.models.ordinal import ordinal_regression
+from pyro_pfedbayes.models.regression import linear_regression
+from pyro_pfedbayes.models.spec import DataSpec
 from tests.helpers import random_batch, random_gaussian, tiny_model
 
 
@@ -28,6 +51,53 @@ def test_average_of_pyros_own_outputs_over_the_same_draws() -> None:
         torch.testing.assert_close(ours, logits[0].softmax(-1))
         total = total + ours
     assert total.shape == (7, 3)
+
+
+MODELS: dict[str, Callable[[], DeclaredModel]] = {
+    "classes": lambda: BayesianModel(mlp([4, 5, 3], seed=1), Categorical(3)),
+    "binary": lambda: BayesianModel(mlp([4, 5, 1], seed=1), Bernoulli()),
+    "ordinal": lambda: BayesianModel(mlp([4, 5, 1], seed=1), Ordinal(4)),
+    "ordinal with learnt cutpoints": lambda: ordinal_regression(DataSpec((4,), num_classes=4)),
+    "number": lambda: BayesianModel(mlp([4, 5, 1], seed=1), Normal(0.5)),
+    "number with learnt noise": lambda: linear_regression(DataSpec((4,))),
+    "count": lambda: BayesianModel(mlp([4, 5, 1], seed=1), Poisson()),
+    "overdispersed count": lambda: BayesianModel(mlp([4, 5, 1], seed=1), NegativeBinomial(2.0)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equal_to_pyros_predictive(name: str) -> None:
+    """`pyro.infer.Predictive` over the same draws of the sites: the same outcomes, and the average that they have."""
+    model, seed, draws = MODELS[name](), 5, 6
+    algorithm = PFedBayes()
+    belief = algorithm.global_belief(model, algorithm.init(model))
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
+    stream = predictive_streams(seed, "cpu").weights
+    sites = list(site_draws(model, belief, draws, stream))
+    samples = {site: torch.stack([one[site] for one in sites]) for site in sites[0]}
+
+    def program(x: Tensor) -> object:
+        with poutine.seed(rng_seed=seed):
+            return model.client_program(x)
+
+    theirs = pyro.infer.Predictive(program, posterior_samples=samples, return_sites=("y",))(x)["y"]
+    means, ours = [], []
+    for values in sites:
+        observation = model.observation(values, x)
+        torch.manual_seed(seed)
+        ours.append(observation.sample())
+        # What averages are taken of, from Pyro's own trace and not from `predict`.
+        traced = poutine.trace(poutine.condition(model.client_program, values)).get_trace(x)
+        fn = traced.nodes["y"]["fn"]
+        by_class = model.outcome == "class"
+        means.append(fn.log_prob(fn.enumerate_support()).exp().T if by_class else fn.mean)
+    torch.testing.assert_close(theirs, torch.stack(ours))
+    found = posterior_predictive(model, belief, x, draws=draws, seed=seed)
+    torch.testing.assert_close(found, torch.stack(means).mean(0))
+    if model.outcome == "number":
+        pieces = [(x[:4], torch.zeros(4)), (x[4:], torch.zeros(3))]
+        parts = list(number_predictive(model, belief, pieces, draws=draws, seed=seed))
+        torch.testing.assert_close(NumberSummary.joined(parts).mean, found)
 
 
 def test_stack_equals_clients_alone_and_chunks_do_not_matter() -> None:

@@ -16,6 +16,7 @@ from pyro_pfedbayes import datatree_core
 from pyro_pfedbayes.datatree import for_client, load_datatree, save_datatree
 from pyro_pfedbayes.datatree_core import Owners
 from pyro_pfedbayes.datatree_numbers import NumberDraw, NumberTable, to_datatree_numbers
+from pyro_pfedbayes.number_scores import crps_gaussian_mixture
 from tests.helpers import message
 
 Y = torch.tensor([0.5, torch.nan, -1.0, 2.0, 0.0])
@@ -60,6 +61,9 @@ def test_groups_dimensions_and_types() -> None:
         "aleatoric",
         "epistemic",
         "log_density",
+        "crps",
+        "below",
+        "equal",
     }
     for group in ("posterior_predictive", "log_likelihood", "observed_data"):
         assert tree[group]["y"].dtype == np.float32
@@ -98,6 +102,40 @@ def test_numbers_are_what_they_are_called_in_their_own_units(
     assert np.allclose(values(tree, "client_metrics", "rmse")[0], rmse, rtol=1e-5)
     nll = -np.stack([density[:, [0, 2]].mean(1), density[:, 3:].mean(1)], 1)
     assert np.allclose(values(tree, "client_metrics", "nll")[0], nll, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scaling", [None, (LOC, SCALE)])
+def test_score_and_ranks_by_hand(scaling: tuple[float, float] | None) -> None:
+    given = [replace(d, outcomes=d.outcomes.round()) for d in draws(7)]
+    y = torch.tensor([1.0, torch.nan, -1.0, 2.0, 0.0])
+    tree = to_datatree_numbers(given, y, CLIENT, target_scaling=scaling)
+    drawn = torch.cat([d.outcomes for d in given]).double()
+    known = ~y.isnan().numpy()
+    for name, wanted in (("below", (drawn < y).sum(0)), ("equal", (drawn == y).sum(0))):
+        found = values(tree, "observation_stats", name)
+        assert found[known].tolist() == wanted.numpy()[known].tolist()
+        assert np.isnan(found[~known]).all()
+    steps = drawn.diff(dim=0).abs().sum(0) / (2 * 6)
+    crps = (drawn - y).abs().mean(0) - steps
+    unit = 1.0 if scaling is None else scaling[1]
+    found = values(tree, "observation_stats", "crps")
+    np.testing.assert_allclose(found, unit * crps.numpy(), rtol=1e-5)
+    alone = to_datatree_numbers(given[:1], y, CLIENT)
+    assert np.isnan(values(alone, "observation_stats", "crps")).all()
+
+
+def test_the_running_crps_is_unbiased() -> None:
+    """That of N(0, 1) at 0.3, over 20,000 observations of 5 draws; tolerance 4 standard errors."""
+    n, stream = 20_000, torch.Generator().manual_seed(0)
+    table = NumberTable(np.full(n, 0.3), Owners.of(np.zeros(n, int), [0]), keep=0)
+    one = torch.ones(n)
+    for number in range(5):
+        outcomes = torch.randn(1, n, generator=stream)
+        table.add(number, NumberDraw(0 * one, one, -one, outcomes))
+    found = table.statistics()["crps"].to_numpy()
+    one = torch.ones(1, 1)
+    exact = crps_gaussian_mixture(0 * one, one, torch.tensor([0.3])).item()
+    assert found.mean() == pytest.approx(exact, abs=4 * float(found.std()) / math.sqrt(n))
 
 
 def test_one_client_can_be_cut_out_and_a_file_gives_back_the_same(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from pyro_pfedbayes.number_scores import (
     central_interval,
     crps,
     crps_gaussian_mixture,
+    inside_from_ranks,
     interval_report,
+    pit_from_ranks,
     pit_values,
 )
 
@@ -122,12 +124,30 @@ def test_coverage_of_exchangeable_outcomes_is_exact(k: int, level: float) -> Non
 
 
 def test_interval_ends_interpolate_between_draws() -> None:
-    draws = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0])[:, None]
+    draws = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0])[:, None] / 2
     lower, upper = central_interval(draws, 0.5)  # places 1.5 and 4.5
-    assert (lower.item(), upper.item()) == (1.5, 4.5)
+    assert (lower.item(), upper.item()) == (0.75, 2.25)
     expected = np.quantile(draws[:, 0], [0.2, 0.8], method="weibull")
     lower, upper = central_interval(draws, 0.6)
     assert [lower.item(), upper.item()] == pytest.approx(expected.tolist())
+
+
+def test_intervals_of_counts_end_at_counts_and_hold_their_level() -> None:
+    """Places 1.5 and 4.5 of 0 0 1 3 7: between 0 and 3.5, where counts end at 0 and 7."""
+    draws = torch.tensor([7, 0, 3, 1, 0])
+    for counts in (draws[:, None], draws[:, None].float()):
+        lower, upper = central_interval(counts, 0.5)
+        assert (lower.item(), upper.item()) == (0.0, 7.0)
+        shifted = [end.item() for end in central_interval(counts + 0.5, 0.5)]
+        assert shifted == [0.5, 5.5]
+    # At place 2 of 9 is a draw itself: nothing to round.
+    nine = torch.tensor([4, 1, 9, 1, 5, 9, 2, 6, 5])[:, None]
+    assert [end.item() for end in central_interval(nine, 0.6)] == [1.0, 9.0]
+    # Of eight draws the places are 1.8 and 7.2, so the ends are the smallest and the largest draw. With each of the
+    # nine as the outcome in turn only those that are the only smallest or largest could fall outside: none here.
+    turns = torch.stack([torch.cat([nine[:i, 0], nine[i + 1 :, 0]]) for i in range(9)], 1)
+    assert interval_report(turns, nine[:, 0], (0.6,)).coverage.item() == 1.0
+    assert interval_report(turns + 0.5, nine[:, 0] + 0.5, (0.6,)).coverage.item() < 1.0
 
 
 @given(k=st.integers(1, 60), level=st.floats(0.01, 0.99))
@@ -192,6 +212,23 @@ def test_pit_lies_within_the_step_of_the_rank() -> None:
     first = pit_values(draws, twos, seed=3)
     assert torch.equal(first, pit_values(draws, twos, seed=3))
     assert not torch.equal(first, pit_values(draws, twos, seed=4))
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_ranks_alone_give_pit_and_coverage(counts: bool) -> None:
+    draws, y = 3 * sample(39, 200), 3 * sample(200, seed=1)
+    if counts:
+        draws, y = draws.round(), y.round()
+    below, equal = (draws < y).sum(0), (draws == y).sum(0)
+    assert torch.equal(pit_from_ranks(below, equal, 39, seed=5), pit_values(draws, y, seed=5))
+    # Places 1 and 39, 4 and 36, 14 and 26; of counts also 13.33 and 26.67, rounded outward.
+    for level in (0.95, 0.8, 0.3, *([1 / 3] if counts else [])):
+        inside = inside_from_ranks(below, equal, 39, level)
+        assert inside.mean().item() == interval_report(draws, y, (level,)).coverage.item()
+    assert bool(inside_from_ranks(below, equal, 39, 0.99).isnan().all())
+    lost = torch.full((200,), float("nan"))
+    assert bool(pit_from_ranks(lost, equal, 39, seed=5).isnan().all())
+    assert bool(inside_from_ranks(lost, equal, 39, 0.8).isnan().all())
 
 
 # --- Edges and refusals

@@ -1,0 +1,159 @@
+"""The command ``table``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyro_pfedbayes.experiments.cli_run import Stopped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyro_pfedbayes.experiments.tables.folder import TableFolder
+    from pyro_pfedbayes.experiments.tables.plan import Plan
+    from pyro_pfedbayes.experiments.tables.schedule import Schedule
+
+__all__ = ["table"]
+
+
+def table(
+    spec: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE | SPEC.toml", help="A table that `pfedbayes list` names, or a file."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Folder of the table. Default: tables/NAME."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs side by side.")
+    ] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which runs there would be, and stop.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Make failed runs anew.")] = False,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where downloaded data sets are, or go.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = None,
+) -> None:
+    """Run methods on data sets over seeds, tuned alike, and write the table.
+
+    The same command carries a table on: finished runs stay, one that was stopped goes on where it stood.
+
+    Example: [dim]pfedbayes table digits-quick -o tables/quick --jobs 2[/]
+    """
+    from rich.console import Console
+
+    from pyro_pfedbayes.experiments.lock import locked
+    from pyro_pfedbayes.experiments.runfolder import writing
+    from pyro_pfedbayes.experiments.tables.folder import TableFolder
+    from pyro_pfedbayes.experiments.tables.plan import make_plan
+    from pyro_pfedbayes.experiments.tables.spec import read_spec
+
+    given = {"data.dir": data_dir, "run.device": device}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    where = f"{spec}: " if spec.endswith(".toml") else f"table {spec}: "
+    plan = make_plan(read_spec(spec), where, options)
+    path = out if out is not None else Path("tables") / Path(spec).stem
+    folder, console = TableFolder(path), Console(emoji=False)
+    if dry_run:
+        _show_plan(plan, folder, console)
+        return
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with locked(path, wait=1.0):
+        folder.claim(plan)
+        if retry:
+            folder.forget_failures()
+        hint = _again(spec, {"-o": out, "--data-dir": data_dir, "--device": device}, jobs)
+        _fill(plan, folder, jobs, console, hint)
+
+
+def _fill(plan: Plan, folder: TableFolder, jobs: int, console: Console, hint: str) -> None:
+    """Make the runs, write the results, and show the overview."""
+    from pyro_pfedbayes.experiments.session import Interrupted
+    from pyro_pfedbayes.experiments.tables.collect import collect
+    from pyro_pfedbayes.experiments.tables.conduct import conduct
+    from pyro_pfedbayes.experiments.tables.files import write_files
+    from pyro_pfedbayes.experiments.tables.pool import Alone, Pool
+    from pyro_pfedbayes.experiments.tables.schedule import Schedule
+
+    schedule, keep = Schedule(plan, folder), plan.spec.head.keep_checkpoints
+    runner = Pool(jobs, keep) if jobs > 1 else Alone(keep)
+
+    def refresh() -> None:
+        write_files(collect(schedule), folder.path)
+
+    try:
+        conduct(schedule, runner, console, hint, refresh)
+    except Interrupted as stop:
+        refresh()
+        raise Stopped(str(stop)) from None
+    refresh()
+    _show_results(schedule, console)
+
+
+def _show_plan(plan: Plan, folder: TableFolder, console: Console) -> None:
+    from pyro_pfedbayes.experiments.report import counted
+    from pyro_pfedbayes.experiments.tables.schedule import Schedule
+
+    schedule = Schedule(plan, folder)
+    for cell in plan.cells:
+        tried = sum(map(len, cell.tuning))
+        tuning = f"{counted(len(cell.points), 'point')} tried in {counted(tried, 'run')}, "
+        text = f"{cell.entry.label} {cell.method.name}: {tuning if tried else ''}"
+        first = cell.final[0]
+        text += f"{counted(len(first), 'run')} of {counted(first[0].rounds, 'round')}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    total, left = schedule.total(), len(schedule.left())
+    text = f"{counted(len(plan.cells), 'cell')}, {counted(total, 'run')}, {left} of them still to be made"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_results(schedule: Schedule, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from pyro_pfedbayes.experiments.report import counted, plain_title
+    from pyro_pfedbayes.experiments.tables.collect import collect
+    from pyro_pfedbayes.experiments.tables.document import Heading, Sheet
+    from pyro_pfedbayes.experiments.tables.layout import lay_out
+
+    results = collect(schedule)
+    for block in lay_out(results).blocks:
+        if isinstance(block, Heading):
+            break
+        if isinstance(block, Sheet):
+            title = plain_title(block.caption)
+            shown = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+            for number, heading in enumerate(block.columns):
+                shown.add_column(Text(heading), justify="right" if number else "left")
+            for row in block.rows:
+                shown.add_row(*(Text(m.text, style="bold" if m.bold else "") for m in row))
+            console.print(shown)
+    failed = sum(run.status == "failed" for result in results.cells for run in result.runs)
+    failed += sum(result.choice is not None and result.point is None for result in results.cells)
+    lines = [
+        f"everything is in {schedule.folder.path}: table.md, table.html, table.tex, results.csv"
+    ]
+    if failed:
+        lines.insert(0, f"{counted(failed, 'run')} failed; --retry makes them anew")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _again(spec: str, options: Mapping[str, Path | str | None], jobs: int) -> str:
+    parts = ["pfedbayes table", spec]
+    parts += [f"{name} {value}" for name, value in options.items() if value is not None]
+    parts += [] if jobs == 1 else [f"--jobs {jobs}"]
+    return f"`{' '.join(parts)}` goes on"

@@ -1,0 +1,279 @@
+"""What a table's page shows: an overview by data set, then accuracy, differences and cost of each cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from pyro_pfedbayes.experiments.tables.collect import CellResult, Results
+from pyro_pfedbayes.experiments.tables.document import Block, Document, Heading, Mark, Sheet, Text
+from pyro_pfedbayes.experiments.tables.numbers import (
+    ABSENT,
+    difference_text,
+    heading_of,
+    is_low,
+    paper_text,
+    spread_text,
+)
+from pyro_pfedbayes.experiments.tables.plan import point_text
+from pyro_pfedbayes.experiments.tables.spec import DataEntry
+
+__all__ = ["lay_out"]
+
+SHORT = {"personal": "PM", "global": "GM"}
+SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
+LONGEST = 70
+OWN = " (its own)"
+Column = tuple[str, list[Mark]]
+
+
+def lay_out(results: Results) -> Document:
+    """The page of a table."""
+    spec, selector = results.plan.spec, results.selector()
+    blocks: list[Block] = [Text(_what(results, selector))]
+    names = list(dict.fromkeys(entry.name for entry in spec.data))
+    for name in names:
+        entries = [entry for entry in spec.data if entry.name == name]
+        blocks.append(_overview(results, name, entries, selector))
+    for entry in spec.data:
+        cells = results.on(entry)
+        if cells:
+            blocks += [
+                Heading(entry.label),
+                _accuracy(entry, cells),
+                _compared(results, entry, cells, selector),
+                _cost(entry, cells),
+            ]
+    return Document(spec.head.title, tuple(blocks))
+
+
+def _what(results: Results, selector: str) -> str:
+    head, tuning = results.plan.spec.head, results.plan.spec.tuning
+    seeds = ", ".join(map(str, head.seeds))
+    steps = "" if head.local_steps is None else f" of {head.local_steps} local steps"
+    chosen = {
+        "selected": "the round that was best on validation examples",
+        "last": "the last round",
+    }[selector]
+    parts = [
+        f"Mean ± standard deviation over the seeds {seeds}; {head.rounds} rounds{steps} unless a method says "
+        "otherwise.",
+        f"PM: personal models, GM: the global one, on the clients' test examples. Figures are those of {chosen} "
+        f"(“{selector}”) where nothing else is said; “best” is the peak on the test set, an optimistic figure.",
+        "The best mean of a column is bold.",
+    ]
+    if any(cell.tuning for cell in results.plan.cells):
+        tried = ", ".join(map(str, tuning.seeds or head.seeds[:1]))
+        most = max(len(cell.points) for cell in results.plan.cells)
+        parts.append(
+            f"Methods were tuned on validation examples: at most {most} points each, with the seed {tried} and "
+            f"{tuning.rounds or head.rounds} rounds."
+        )
+    return " ".join(parts)
+
+
+def _overview(results: Results, name: str, entries: Sequence[DataEntry], selector: str) -> Sheet:
+    methods = list(dict.fromkeys(r.cell.method.name for e in entries for r in results.on(e)))
+    columns: list[Column] = []
+    for entry in entries:
+        cells = {result.cell.method.name: result for result in results.on(entry)}
+        rows = [cells.get(method) for method in methods]
+        size = "" if len(entries) == 1 else f"{entry.label.removeprefix(f'{name}-')} "
+        columns += [
+            _spreads(f"{size}{SHORT[model]}", rows, model, selector, None) for model in SHORT
+        ]
+        columns += _paper(entry, rows, size)
+    first = _first([result for entry in entries for result in results.on(entry)])
+    shown = "accuracy" if first == "accuracy" else "RMSE"
+    caption = f"{name}: {shown}, {selector}"
+    return _sheet(caption, methods, columns, results.cells, entries, failures=False)
+
+
+def _accuracy(entry: DataEntry, cells: Sequence[CellResult]) -> Sheet:
+    first = _first(cells)
+    columns = [
+        _spreads(f"{SHORT[model]} {SHOWN[selector]}", cells, model, selector, None)
+        for model in SHORT
+        for selector in SHOWN
+    ]
+    columns += _paper(entry, cells, "")
+    caption = "Accuracy in percent" if first == "accuracy" else "RMSE"
+    return _sheet(caption, _names(cells), columns, cells, [entry])
+
+
+def _compared(
+    results: Results, entry: DataEntry, cells: Sequence[CellResult], selector: str
+) -> Sheet:
+    first, against = _first(cells), results.plan.spec.paired_with
+    columns: list[Column] = []
+    if any(result.cell.method.name == against for result in cells):
+        for model, short in SHORT.items():
+            marks = [
+                Mark(difference_text(results.difference(r, model, selector, first), first))
+                for r in cells
+            ]
+            columns.append((f"{short} − {against}", marks))
+    further = ("nll", "ece") if first == "accuracy" else ("mae", "nll", "coverage90")
+    columns += [
+        _spreads(f"{SHORT[model]} {heading_of(measure)}", cells, model, selector, measure)
+        for measure in further
+        for model in SHORT
+    ]
+    caption = "Likelihood and calibration"
+    if against is not None:
+        caption = (
+            f"Differences from {against}, paired by seed, with 95 % t-intervals; {caption.lower()}"
+        )
+    return _sheet(caption, _names(cells), columns, cells, [entry], failures=False)
+
+
+def _cost(entry: DataEntry, cells: Sequence[CellResult]) -> Sheet:
+    headings = (
+        "seconds of training",
+        "MB sent",
+        "kB sent a client and round",
+        "gradient steps a client and round",
+        "rounds",
+        "points tried",
+        "settings",
+    )
+    rows = [_cost_row(result) for result in cells]
+    columns = [(heading, [row[k] for row in rows]) for k, heading in enumerate(headings)]
+    caption = "Cost of a run; settings, the tuned ones first"
+    return _sheet(caption, _names(cells), columns, cells, [entry], failures=False)
+
+
+def _cost_row(result: CellResult) -> tuple[Mark, ...]:
+    method, found = result.cell.method, result.figures
+    sent = [math.nan if f.bytes_uploaded is None else f.bytes_uploaded / 1e3 for f in found]
+    places = [f.clients * f.rounds for f in found]
+    own_rounds = OWN if method.rounds is not None else ""
+    own_steps = OWN if {"local_steps"} & (method.settings.keys() | method.grid.keys()) else ""
+    steps = _mean([f.gradient_steps / n for f, n in zip(found, places, strict=True)], "{:.4g}")
+    tuned = result.point
+    settings = [point_text(part) for part in (tuned or {}, method.settings, method.model) if part]
+    return (
+        _mean([f.seconds for f in found], "{:.1f}"),
+        _mean([kilobytes / 1e3 for kilobytes in sent], "{:.2f}"),
+        _mean([kilobytes / n for kilobytes, n in zip(sent, places, strict=True)], "{:.1f}"),
+        Mark(f"{steps.text}{own_steps}"),
+        Mark(f"{result.cell.final[0][0].rounds}{own_rounds}"),
+        Mark(f"{len(result.cell.points)}"),
+        Mark("not chosen" if tuned is None else "; ".join(settings) or "defaults"),
+    )
+
+
+def _mean(values: Sequence[float], form: str) -> Mark:
+    finite = [value for value in values if math.isfinite(value)]
+    return Mark(form.format(sum(finite) / len(finite)) if finite else ABSENT)
+
+
+def _first(cells: Sequence[CellResult]) -> str:
+    return next((result.first for result in cells if result.first is not None), "accuracy")
+
+
+def _names(cells: Sequence[CellResult]) -> list[str]:
+    return [result.cell.method.name for result in cells]
+
+
+def _spreads(
+    heading: str,
+    cells: Sequence[CellResult | None],
+    model: str,
+    selector: str,
+    measure: str | None,
+) -> Column:
+    """A column of means and deviations, the best mean bold; None for the first measure."""
+    first = measure or _first([result for result in cells if result is not None])
+    means, texts = [], []
+    for result in cells:
+        if result is None or model not in result.cell.models:
+            means.append(math.nan)
+            texts.append(ABSENT)
+            continue
+        found = result.spread(model, selector, first)
+        means.append(found.mean)
+        text = spread_text(found, first, len(result.runs))
+        texts.append(_instead(result) if not result.figures else text)
+    best = _best(means, is_low(first))
+    bold = {texts[i] for i, mean in enumerate(means) if mean == best}
+    return heading, [Mark(text, text in bold) for text in texts]
+
+
+def _instead(result: CellResult) -> str:
+    """What stands where there is no figure."""
+    if result.reason is None:
+        return "not run yet"
+    reason = result.reason
+    return f"failed: {reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + '…'}"
+
+
+def _best(means: Sequence[float], low: bool | None) -> float:
+    finite = [mean for mean in means if math.isfinite(mean)]
+    # One method alone is not the best of anything.
+    if low is None or len(finite) < 2:
+        return math.nan
+    choose: Callable[[Sequence[float]], float] = min if low else max
+    return choose(finite)
+
+
+def _paper(entry: DataEntry, rows: Sequence[CellResult | None], size: str) -> list[Column]:
+    """Reference figures, for those models that some method has one of."""
+    columns = []
+    for short in ("pm", "gm"):
+        figures = [
+            None if r is None else r.cell.method.paper.get(entry.label, {}).get(short) for r in rows
+        ]
+        if any(figure is not None for figure in figures):
+            marks = [Mark(paper_text(figure)) for figure in figures]
+            columns.append((f"paper {size}{short.upper()}", marks))
+    return columns
+
+
+def _sheet(
+    caption: str,
+    names: Sequence[str],
+    columns: Sequence[Column],
+    cells: Sequence[CellResult],
+    entries: Sequence[DataEntry],
+    *,
+    failures: bool = True,
+) -> Sheet:
+    labels = {entry.label for entry in entries}
+    notes = [note for r in cells if r.cell.entry.label in labels for note in _failures(r)]
+    empty = [all(mark.text == ABSENT for mark in marks) for _, marks in columns]
+    kept = [column for column, nothing in zip(columns, empty, strict=True) if not nothing]
+    rows = [(Mark(name), *_once([marks[i] for _, marks in kept])) for i, name in enumerate(names)]
+    return Sheet(
+        caption,
+        ("method", *(heading for heading, _ in kept)),
+        tuple(rows),
+        tuple(notes) if failures else (),
+    )
+
+
+def _once(marks: Sequence[Mark]) -> list[Mark]:
+    """A row in which a reason for failure stands only once."""
+    found: list[Mark] = []
+    for mark in marks:
+        again = mark.text.startswith("failed: ") and mark in found
+        found.append(Mark("failed") if again else mark)
+    return found
+
+
+def _failures(result: CellResult) -> list[str]:
+    """Why runs failed, and grid points that dropped out."""
+    name = f"{result.cell.method.name} on {result.cell.entry.label}"
+    by_reason: dict[str, list[str]] = {}
+    for run in result.runs:
+        if run.reason is not None:
+            by_reason.setdefault(run.reason, []).append(str(run.job.seed))
+    notes = [
+        f"{name}, seed {', '.join(seeds)}: failed: {reason}" for reason, seeds in by_reason.items()
+    ]
+    choice = result.choice
+    for trial in choice.trials if choice is not None else ():
+        if trial.reason is not None:
+            point = point_text(result.cell.points[trial.number])
+            notes.append(f"{name}, tuning with {point}: failed: {trial.reason}")
+    return notes

@@ -1,0 +1,146 @@
+"""A page in Markdown, HTML and LaTeX."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping
+
+from pyro_pfedbayes.experiments.tables.document import Document, Heading, Mark, Sheet, Text
+
+__all__ = ["RENDERERS", "to_html", "to_latex", "to_markdown"]
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 75rem; }
+div { overflow-x: auto; }
+table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding: .5rem 0; font-style: italic; }
+th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #8886; }
+th:first-child, td:first-child { text-align: left; }
+"""
+
+
+def to_markdown(page: Document) -> str:
+    r"""GitHub's Markdown.
+
+    Example:
+        >>> print(to_markdown(Document("T", (Sheet("c", ("m", "PM"), ((Mark("a|b"), Mark("1", True)),)),))))
+        # T
+        <BLANKLINE>
+        c
+        <BLANKLINE>
+        | m | PM |
+        | --- | ---: |
+        | a\|b | **1** |
+        <BLANKLINE>
+    """
+    parts = [f"# {_markdown(page.title)}"]
+    for block in page.blocks:
+        if isinstance(block, Sheet):
+            rule = ["---", *["---:"] * (len(block.columns) - 1)]
+            rows = [[_markdown(c) for c in block.columns], rule]
+            rows += [[_bold(m, _markdown, "**{}**") for m in row] for row in block.rows]
+            parts.append(_markdown(block.caption))
+            parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+            if block.notes:
+                parts.append("\n".join(f"- {_markdown(note)}" for note in block.notes))
+        elif isinstance(block, Heading):
+            parts.append(f"## {_markdown(block.text)}")
+        else:
+            parts.append(_markdown(block.text))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_html(page: Document) -> str:
+    """One file; nothing is loaded, and there are no scripts."""
+    parts = [f"<h1>{html.escape(page.title)}</h1>"]
+    for block in page.blocks:
+        if isinstance(block, Sheet):
+            head = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in block.columns)
+            rows = "\n".join(
+                "<tr>"
+                + f'<th scope="row">{html.escape(row[0].text)}</th>'
+                + "".join(f"<td>{_bold(m, html.escape, '<b>{}</b>')}</td>" for m in row[1:])
+                + "</tr>"
+                for row in block.rows
+            )
+            parts.append(
+                f"<div><table><caption>{html.escape(block.caption)}</caption>\n"
+                f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
+            )
+            if block.notes:
+                notes = "".join(f"<li>{html.escape(note)}</li>" for note in block.notes)
+                parts.append(f"<ul>{notes}</ul>")
+        else:
+            tag = "h2" if isinstance(block, Heading) else "p"
+            parts.append(f"<{tag}>{html.escape(block.text)}</{tag}>")
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(page.title)}</title><style>{_STYLE}</style>"
+    )
+    body = "\n".join(parts)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def to_latex(page: Document) -> str:
+    """Tables to be put into a document that uses the package booktabs."""
+    parts = [f"% {page.title}: needs \\usepackage{{booktabs}}"]
+    for block in page.blocks:
+        if isinstance(block, Heading):
+            parts.append(f"\\subsection*{{{_latex(block.text)}}}")
+        elif isinstance(block, Text):
+            parts.append(_latex(block.text))
+        else:
+            parts.append(_latex_table(block))
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex_table(sheet: Sheet) -> str:
+    rows = [" & ".join(_bold(m, _latex, "\\textbf{{{}}}") for m in row) for row in sheet.rows]
+    body = "\n".join(f"{row} \\\\" for row in rows)
+    notes = "".join(f"\n\\par {_latex(note)}" for note in sheet.notes)
+    return (
+        "\\begin{table}[htbp]\n\\centering\\small\n"
+        f"\\caption{{{_latex(sheet.caption)}}}\n"
+        f"\\begin{{tabular}}{{l{'r' * (len(sheet.columns) - 1)}}}\n\\toprule\n"
+        f"{' & '.join(_latex(c) for c in sheet.columns)} \\\\\n\\midrule\n{body}\n\\bottomrule\n"
+        f"\\end{{tabular}}{notes}\n\\end{{table}}"
+    )
+
+
+def _bold(mark: Mark, escape: Callable[[str], str], form: str) -> str:
+    text = escape(mark.text)
+    return form.format(text) if mark.bold and text else text
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<])", r"\\\1", " ".join(text.split()))
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "±": "$\\pm$",
+    "−": "$-$",
+    "–": "--",
+    "…": "\\dots{}",
+    "“": "``",
+    "”": "''",
+    "<": "$<$",
+    ">": "$>$",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+
+
+RENDERERS: Mapping[str, Callable[[Document], str]] = {
+    "md": to_markdown,
+    "html": to_html,
+    "tex": to_latex,
+}
+"""By the ending of a file's name."""

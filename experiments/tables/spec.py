@@ -1,0 +1,364 @@
+"""What a table declares: data sets by methods by seeds, and how methods are tuned."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.experiments.complaints import told
+from pyro_pfedbayes.experiments.config import Participation, Seed
+from pyro_pfedbayes.experiments.registry import ALGORITHMS, canonical, known
+from pyro_pfedbayes.experiments.tables.presets import table_text
+
+__all__ = [
+    "DataEntry",
+    "Head",
+    "Method",
+    "Spec",
+    "Tuning",
+    "grid_size",
+    "parse_spec",
+    "read_spec",
+]
+
+Rounds = Annotated[int, Field(ge=1)]
+Seeds = Annotated[
+    tuple[Seed, ...], Field(min_length=1, description="a list of integers, such as [1, 2, 3]")
+]
+P = TypeVar("P", bound=BaseModel)
+Settings = Mapping[str, Any]
+Size = Literal["small", "medium", "large"]
+Figure = float | tuple[float, float]
+"""An accuracy in percent, or one and its standard deviation."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Head(_Part):
+    """Section ``[table]``: what all runs have in common.
+
+    Attributes:
+        title: Above the table.
+        rounds: Of every run, unless a method has its own.
+        seeds: Of the runs that are reported; data are dealt anew by each.
+        local_steps: Minibatches of a round; None for what each method has by default.
+        batch_size: Examples of a minibatch; None as well.
+        eval_every: Rounds between evaluations; ``selected`` and ``best`` are picked among these.
+        eval_draws: Draws of the weights in an evaluation.
+        participation: Clients drawn a round.
+        validation: Share of the training examples held out for tuning and for ``selected``.
+        paired_with: The method that others are compared with, seed by seed; by default ``pfedbayes``, if it is there.
+        keep_checkpoints: Keep the last state of finished runs, for ``pfedbayes evaluate``.
+    """
+
+    title: str = "Methods compared"
+    rounds: Rounds
+    seeds: Seeds
+    local_steps: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1)
+    eval_every: int = Field(10, ge=0)
+    eval_draws: int = Field(20, ge=1)
+    participation: Participation = Field(
+        "all", description="a number of clients, a fraction up to 1.0, or 'all'"
+    )
+    validation: float = Field(0.1, ge=0, lt=1)
+    paired_with: str | None = None
+    keep_checkpoints: bool = False
+
+
+class Tuning(_Part):
+    """Section ``[tuning]``: how the points of the methods' grids are tried.
+
+    Attributes:
+        seeds: Of the runs that are tried; None for the first of the table's.
+        rounds: Of each; None for as many as in the table.
+        points: How many points a method's grid may have; None: all methods have equally many.
+    """
+
+    seeds: Seeds | None = None
+    rounds: Rounds | None = None
+    points: int | None = Field(None, ge=1)
+
+
+class DataEntry(_Part):
+    """One ``[[data]]``, for one of its splits.
+
+    Attributes:
+        label: Names it in the table.
+        name: Of the data set.
+        split: Of the paper's, if it is one.
+        settings: Section ``data`` of its runs.
+        model: Section ``model`` of its runs.
+    """
+
+    label: str
+    name: str
+    split: str | None
+    settings: Settings
+    model: Settings
+
+
+class Method(_Part):
+    """One ``[[method]]``.
+
+    Attributes:
+        name: Names it in the table.
+        algorithm: As in ``pfedbayes list``; None for the name.
+        settings: Of the algorithm, fixed.
+        grid: Settings that are tuned, with the values to try; ``model.rho`` means the model's.
+        model: Settings of the model that differ from those of the data.
+        rounds: If not those of the table.
+        on: Names or labels of the data it runs on; None for all.
+        models: Which of its models are judged; None for those that the algorithm is about.
+        paper: Reference figures by label of data: ``{"mnist-small" = {pm = [94.13, 0.27]}}``, in percent.
+    """
+
+    name: str = Field(min_length=1)
+    algorithm: str | None = None
+    settings: Settings = {}
+    grid: Mapping[str, tuple[Any, ...]] = Field({}, description="lists of values by setting")
+    model: Settings = {}
+    rounds: Rounds | None = None
+    on: tuple[str, ...] | None = Field(None, description="a list of names of data")
+    models: tuple[Literal["personal", "global"], ...] | None = Field(
+        None, description='"personal", "global" or both, as a list'
+    )
+    paper: Mapping[str, Mapping[Literal["pm", "gm"], Figure]] = Field(
+        {}, description='figures by data: {"mnist-small" = {pm = [94.13, 0.27], gm = 90.44}}'
+    )
+
+    @property
+    def algorithm_name(self) -> str:
+        """The algorithm's name in the registry."""
+        return self.name if self.algorithm is None else self.algorithm
+
+
+class Spec(_Part):
+    """A whole table.
+
+    Attributes:
+        head: Section ``[table]``.
+        tuning: Section ``[tuning]``.
+        data: Data sets and splits, the columns.
+        methods: The rows; several of one name run on different data.
+    """
+
+    head: Head
+    tuning: Tuning
+    data: tuple[DataEntry, ...]
+    methods: tuple[Method, ...]
+
+    def methods_on(self, entry: DataEntry) -> list[Method]:
+        """The methods that run on a data set, in order."""
+        return [m for m in self.methods if m.on is None or {entry.name, entry.label} & {*m.on}]
+
+    @property
+    def paired_with(self) -> str | None:
+        """The method that others are compared with, if there is one."""
+        names = {method.name for method in self.methods}
+        wanted = self.head.paired_with
+        return wanted if wanted is not None else "pfedbayes" if "pfedbayes" in names else None
+
+
+def read_spec(given: str) -> Spec:
+    """Read a table by the name of a preset, or from a file that ends in ``.toml``.
+
+    Raises:
+        UserError: No such table or file, or something wrong in it.
+    """
+    if not given.endswith(".toml"):
+        if Path(given).exists():
+            raise UserError(f"{given} is neither a table that is built in nor a .toml file")
+        return parse_spec(tomllib.loads(table_text(given)), f"table {given}: ")
+    try:
+        tree = tomllib.loads(Path(given).read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as problem:
+        raise UserError(f"{given} is not valid TOML: {problem}") from problem
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"cannot read {given}: {reason}") from problem
+    return parse_spec(tree, f"{given}: ")
+
+
+def parse_spec(tree: Mapping[str, Any], where: str = "") -> Spec:
+    """Check what a file says, but for the settings of data, models and algorithms, which `make_plan` checks.
+
+    Raises:
+        UserError: Unknown keys and methods, values of another type, or parts that do not fit together.
+    """
+    sections = ("table", "tuning", "data", "method")
+    for name in tree:
+        if name not in sections:
+            raise UserError(
+                f"{where}unknown section '{name}'{nearest(name, sections)} "
+                "(known: [table], [tuning], [[data]], [[method]])"
+            )
+    head = _part(Head, "table", tree.get("table", {}), where)
+    tuning = _part(Tuning, "tuning", tree.get("tuning", {}), where)
+    data = [e for given in _list(tree, "data", where) for e in _entries(given, where)]
+    methods = [_part(Method, "method", m, where) for m in _list(tree, "method", where)]
+    spec = Spec.model_construct(head=head, tuning=tuning, data=tuple(data), methods=tuple(methods))
+    _check(spec, where)
+    return spec
+
+
+def _part(kind: type[P], section: str, values: Any, where: str) -> P:
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
+    if section == "method" and isinstance(values.get("name"), str):
+        where = f"{where}method '{values['name']}': "
+    try:
+        return kind.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        raise UserError(f"{where}{_complaint(section, kind, error.errors()[0])}") from None
+
+
+def _complaint(section: str, kind: type[BaseModel], detail: Any) -> str:
+    if detail["type"] == "missing":
+        return f"[{section}] lacks the key '{detail['loc'][0]}'"
+    return told(section, kind, detail)
+
+
+def _list(tree: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    values = tree.get(name, [])
+    if not isinstance(values, list) or not values:
+        raise UserError(f"{where}give at least one [[{name}]]")
+    return values
+
+
+def _entries(given: Any, where: str) -> list[DataEntry]:
+    """A ``[[data]]``, an entry for each of its splits."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where}'data' must be a section of keys, not {given!r}")
+    settings = dict(given)
+    label, splits = settings.pop("label", None), settings.pop("splits", None)
+    model = settings.pop("model", {})
+    if not isinstance(settings.get("name"), str):
+        raise UserError(f"{where}a [[data]] lacks the key 'name'")
+    name = settings["name"]
+    if not isinstance(model, Mapping):
+        raise UserError(f"{where}data '{name}': model is {model!r}; it must be a section of keys")
+    if splits is not None and ("split" in settings or not isinstance(splits, list) or not splits):
+        raise UserError(f"{where}data '{name}': give either split, or splits as a list of sizes")
+    if label is not None and (not isinstance(label, str) or not label.strip()):
+        raise UserError(f"{where}data '{name}': label is {label!r}; it must be a text")
+    short = Path(name).stem if name.endswith(".npz") else canonical(name)
+    found = []
+    for split in [settings.get("split")] if splits is None else splits:
+        own = settings if split is None else {**settings, "split": split}
+        kind = split if split is not None else settings.get("scheme")
+        parts = [short if label is None else label]
+        if kind is not None and (label is None or splits is not None):
+            parts.append(str(kind))
+        found.append(
+            DataEntry.model_construct(
+                label="-".join(parts), name=short, split=split, settings=own, model=dict(model)
+            )
+        )
+    return found
+
+
+def _check(spec: Spec, where: str) -> None:
+    """Raise UserError where parts do not fit together."""
+    labels = [entry.label for entry in spec.data]
+    for section, seeds in (("table", spec.head.seeds), ("tuning", spec.tuning.seeds or ())):
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"{where}{section}.seeds holds a seed twice: {list(seeds)}")
+    _unique(labels, f"{where}two [[data]] are called", "give one a label of its own")
+    for method in spec.methods:
+        own = f"{where}method '{method.name}': "
+        try:
+            known("method", method.algorithm_name, ALGORITHMS)
+        except UserError as problem:
+            raise UserError(f"{own}{problem}") from None
+        for name in method.on or ():
+            known_data = sorted({*labels, *(entry.name for entry in spec.data)})
+            if name not in known_data:
+                raise UserError(f"{own}on names no data '{name}'{nearest(name, known_data)}")
+        for label in method.paper:
+            if label not in labels:
+                raise UserError(f"{own}paper names no data '{label}'{nearest(label, labels)}")
+        _check_grid(method, own)
+    for entry in spec.data:
+        _unique(
+            [method.name for method in spec.methods_on(entry)],
+            f"{where}two methods on {entry.label} are called",
+            "give one a name of its own, or tell them apart by `on`",
+        )
+    _check_reference(spec, where)
+    _check_budget(spec, where)
+
+
+def _check_grid(method: Method, where: str) -> None:
+    if "name" in method.settings or "name" in method.grid:
+        raise UserError(f"{where}settings and grid do not name the method; give algorithm")
+    for key, values in method.grid.items():
+        if not values:
+            raise UserError(f"{where}grid.{key} is empty; give the values to try")
+        if len({json.dumps(value) for value in values}) < len(values):
+            raise UserError(f"{where}grid.{key} holds a value twice")
+        if key in method.settings:
+            raise UserError(f"{where}{key} is both fixed in settings and tuned in grid; keep one")
+        if not re.fullmatch(r"(model\.)?\w+", key):
+            raise UserError(f"{where}grid.{key}: give a setting of the method, or model.KEY")
+
+
+def _check_reference(spec: Spec, where: str) -> None:
+    names = list(dict.fromkeys(method.name for method in spec.methods))
+    wanted = spec.head.paired_with
+    if wanted is not None and wanted not in names:
+        raise UserError(
+            f"{where}table.paired_with is '{wanted}', which is no method of the table"
+            f"{nearest(wanted, names)} (methods: {', '.join(names)})"
+        )
+
+
+def _check_budget(spec: Spec, where: str) -> None:
+    """An equal budget: at most so many points, or else equally many for all methods."""
+    sizes: dict[str, int] = {}
+    most = spec.tuning.points
+    for method in spec.methods:
+        name, size = method.name, grid_size(method)
+        sizes[name] = max(size, sizes.get(name, 0))
+        if most is not None and size > most:
+            raise UserError(
+                f"{where}method '{name}': its grid has {size} points, tuning.points allows {most}"
+            )
+    if most is None and len(set(sizes.values())) > 1:
+        few, many = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+        raise UserError(
+            f"{where}tuning is not equal: the grid of '{many}' has {sizes[many]} points, that of '{few}' "
+            f"{sizes[few]}; make them equal, or state a maximum for all in tuning.points"
+        )
+    tuned = max(sizes.values()) > 1
+    if (
+        tuned
+        and spec.head.validation == 0
+        and any("validation" not in e.settings for e in spec.data)
+    ):
+        raise UserError(
+            f"{where}table.validation is 0, but grids are chosen on validation examples; give a share, such as 0.1"
+        )
+
+
+def grid_size(method: Method) -> int:
+    """Points of a method's grid; 1 if it has none."""
+    size = 1
+    for values in method.grid.values():
+        size *= len(values)
+    return size
+
+
+def _unique(names: list[str], what: str, then: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{what} '{name}'; {then}")

@@ -1,0 +1,219 @@
+"""BNFed, or PFNM (Yurochkin et al., ICML 2019): the server matches clients' hidden neurons before it averages them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.algorithms.base import (
+    ClientUpdate,
+    Cohort,
+    Judged,
+    Round,
+    Tensors,
+    Upload,
+)
+from pyro_pfedbayes.inference.algorithms.point import PointMethod
+from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.descent import descend
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.features import class_count, sequential
+from pyro_pfedbayes.inference.matching import (
+    BIAS_MEAN,
+    Layers,
+    PFNMSettings,
+    match_networks,
+)
+from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
+from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.randomness import generator, seed_for
+
+__all__ = ["BNFed"]
+
+COUNTS = "counts"
+WIDE = "wide."
+"""Before the names of the global network's weights."""
+OWNER = "neurons."
+"""Before a client's number: which global neurons it copies, of all hidden layers in a row."""
+TRAINED = "trained"
+"""1 of a client that has weights of its own."""
+START_SCALE = 0.1
+
+
+@dataclass(frozen=True)
+class BNFed(PointMethod):
+    """Settings of PFNM with communication; those of the process are the authors'.
+
+    A round: client i trains its fully connected network and sends it with its class counts. The server matches hidden
+    neurons (`match_networks`) and averages those that are matched into a global network, which is wider than the
+    clients' where neurons have no match (at most ``max_units`` neurons, and few more, a layer). Each client receives
+    back the global neurons that its own were matched to, and goes on with them; one that missed the last round goes on
+    with its own. Clients train by plain gradient descent where the authors use Adam, and networks are matched from
+    scratch in every round.
+
+    Attributes:
+        pull: Weight of (1/2)|v - received|^2 in local training, from the second round of a client on, >= 0.
+        start: ``"own"``: each client begins with weights N(0, 0.1^2) and biases 0.1 of its own, as the authors do;
+            ``"common"``: all begin with the model's.
+        sigma: Variance of a client's neuron around the global one.
+        sigma0: Variance of global neurons.
+        gamma: Mass of the process: the larger, the wider the global network.
+        sweeps: How often each client is matched anew in a round.
+        max_units: Neurons of a global layer beyond which a client adds at most one more.
+    """
+
+    pull: float = 1e-6
+    start: Literal["own", "common"] = "own"
+    sigma: float = 1.0
+    sigma0: float = 1.0
+    gamma: float = 1.0
+    sweeps: int = 3
+    max_units: int = 700
+
+    name: ClassVar[str] = "bnfed"
+    models: ClassVar[tuple[Judged, ...]] = ("global",)
+    positive: ClassVar[tuple[str, ...]] = ("sigma", "sigma0", "gamma")
+    whole: ClassVar[tuple[str, ...]] = ("sweeps", "max_units")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.pull < float("inf"):
+            raise UserError(f"pull is {self.pull}; it must be a number >= 0")
+
+    def init(self, model: DeclaredModel) -> Tensors:
+        """The model's weights; there is no global network before clients have sent theirs.
+
+        Raises:
+            UserError: Another network than fully connected layers with biases, one of them hidden.
+        """
+        _layer_names(model, self.name)
+        return super().init(model)
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
+        """Not trained yet."""
+        rows = super().client_init(model, server, count)
+        return {**rows, TRAINED: server[THETA].new_zeros(count)}
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """R steps from the neurons received."""
+        model, layers = engine.model, _layer_names(engine.model, self.name)
+        start = torch.stack(
+            [
+                self._received(model, layers, server, i, at)
+                if OWNER + str(i) in server or not trained
+                else own
+                for i, own, trained in zip(
+                    cohort.clients, cohort.state[THETA], cohort.state[TRAINED].tolist(), strict=True
+                )
+            ]
+        )
+        known = [OWNER + str(i) in server for i in cohort.clients]
+        weight = self.pull * torch.tensor(known, device=start.device).to(start)[:, None]
+        theta, loss = descend(
+            engine,
+            start,
+            cohort.plan,
+            self.descent(at),
+            pull=(lambda v: weight * (v - start)) if self.pull and any(known) else None,
+        )
+        classes = class_count(model, self.name)
+        labels = (cohort.examples(i, "train")[1] for i in cohort.clients)
+        counts = torch.stack([torch.bincount(y[y >= 0], minlength=classes) for y in labels])
+        state = {THETA: theta, TRAINED: torch.ones_like(loss)}
+        return ClientUpdate(state, {THETA: theta, COUNTS: counts.to(theta)}, loss)
+
+    def _received(
+        self, model: DeclaredModel, layers: list[str], server: Tensors, client: int, at: Round
+    ) -> Tensor:
+        """What a client's training begins with, ``[P]``: its part of the global network, or its first weights."""
+        layout = point_layout(model)
+        first = layout.unflatten(server[THETA].clone())
+        if OWNER + str(client) in server:
+            widths = [len(first[f"{name}.bias"]) for name in layers[:-1]]
+            places: list[Tensor | slice] = [slice(None)]
+            places += server[OWNER + str(client)].split(widths)
+            places.append(slice(None))
+            for name, before, after in zip(layers, places, places[1:], strict=False):
+                first[f"{name}.weight"] = server[f"{WIDE}{name}.weight"][after][:, before]
+                first[f"{name}.bias"] = server[f"{WIDE}{name}.bias"][after]
+        elif self.start == "own":
+            stream = generator(at.seed, "first weights", client)
+            for name in layers:
+                shape = first[f"{name}.weight"].shape
+                drawn = START_SCALE * torch.randn(shape, generator=stream)
+                first[f"{name}.weight"] = drawn.to(server[THETA])
+                first[f"{name}.bias"] = torch.full_like(first[f"{name}.bias"], BIAS_MEAN)
+        return layout.flatten(first)
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """Match the round's networks into a global one."""
+        layers, layout = _layer_names(model, self.name), point_layout(model)
+        parts = list(uploads)
+        clients = [client for part in parts for client in part.clients]
+        theta = torch.cat([part.tensors[THETA] for part in parts])
+        counts = torch.cat([part.tensors[COUNTS] for part in parts]).double().cpu().numpy()
+        shares = counts / np.maximum(counts.sum(0), 1)
+        networks = [_arrays(layout.unflatten(row), layers) for row in theta.double().cpu()]
+        found = match_networks(
+            networks,
+            shares,
+            PFNMSettings(self.sigma, self.sigma0, self.gamma, self.sweeps, self.max_units),
+            np.random.default_rng(seed_for(at.seed, "matching", at.index)),
+        )
+        after = dict(server)
+        for name, (weight, bias) in zip(layers, found.layers, strict=True):
+            after[f"{WIDE}{name}.weight"] = torch.from_numpy(weight.copy()).to(theta)
+            after[f"{WIDE}{name}.bias"] = torch.from_numpy(bias.copy()).to(theta)
+        for j, client in enumerate(clients):
+            places = np.concatenate([by_network[j] for by_network in found.assignments])
+            after[OWNER + str(client)] = torch.from_numpy(places).to(theta.device)
+        # Whoever did not take part copied neurons that are gone.
+        gone = [n for n in server if n.startswith(OWNER) and int(n[len(OWNER) :]) not in clients]
+        return {name: value for name, value in after.items() if name not in gone}
+
+    def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
+        """The wide network; the sites themselves are the weights that clients began with."""
+        extras = {name: value for name, value in server.items() if name.startswith(WIDE)}
+        return PointBelief(model, server[THETA], extras=extras, rule=_wide)
+
+
+def _wide(model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Class probabilities ``[n, C]`` of the wide network."""
+    wide = {name[len(WIDE) :]: v for name, v in values.items() if name.startswith(WIDE)}
+    return model.predict({**values, **wide}, x)
+
+
+def _layer_names(model: DeclaredModel, method: str) -> list[str]:
+    """The fully connected layers, the lowest first."""
+    network = sequential(model, method)
+    layers = []
+    for name, child in network.named_children():
+        if not any(True for _ in child.parameters()):
+            continue
+        if not isinstance(child, nn.Linear) or child.bias is None:
+            raise UserError(
+                f"{method} matches neurons of nn.Linear layers with biases, such as those of mlp; layer {name!r} is "
+                + ("one without" if isinstance(child, nn.Linear) else f"a {type(child).__name__}")
+            )
+        layers.append(name)
+    if len(layers) < 2:
+        raise UserError(f"{method} matches hidden neurons, and this network has none; use an mlp")
+    missing = {f"{n}.{part}" for n in layers for part in ("weight", "bias")}
+    missing -= set(model.declaration.shapes)
+    if missing:
+        raise UserError(f"{method} trains all layers, but {min(missing)!r} is frozen")
+    return layers
+
+
+def _arrays(values: Mapping[str, Tensor], layers: list[str]) -> Layers:
+    return [(values[f"{n}.weight"].numpy(), values[f"{n}.bias"].numpy()) for n in layers]

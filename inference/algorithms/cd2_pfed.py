@@ -1,0 +1,233 @@
+"""CD2-pFed (Shen et al., CVPR 2022): some channels of every layer stay private, and the two parts teach each other.
+
+No source of the authors' is public; what the paper leaves open is decided here and said in `CD2PFed` and `shared_at`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.algorithms.base import (
+    ClientUpdate,
+    Cohort,
+    Judged,
+    Round,
+    Tensors,
+    Upload,
+)
+from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
+from pyro_pfedbayes.inference.algorithms.point import PointMethod
+from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.descent import descend, mean_nll, nll
+from pyro_pfedbayes.inference.engine import ClientObjective, GradientEngine
+from pyro_pfedbayes.inference.features import last_layer, sequential
+from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
+from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["CD2PFed", "Channels", "DistillationObjective", "channels_at"]
+
+SHARED, ALONE = "shared", "alone"
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Which weights are whose when a share of each layer's channels is private.
+
+    A weight belongs to the channel that it leads to and to the one that it comes from; inputs and classes are common.
+
+    Attributes:
+        shared: Weights between shared channels, bool ``[P]``: all that is averaged. At these alone the network is the
+            shared part.
+        alone: Weights between private channels, bool ``[P]``, and those that touch none: the private part. What leads
+            from one part to the other is private, but in neither.
+        split: Whether any channel is private.
+    """
+
+    shared: Tensor
+    alone: Tensor
+    split: bool
+
+
+@dataclass(frozen=True)
+class DistillationObjective:
+    """Mean NLL of the whole network plus ``weight`` times the symmetric divergence of its two parts.
+
+    It is (KL(s‖p) + KL(p‖s)) / 2 in nats, averaged over the batch, s and p being the class probabilities of the shared
+    and of the private part. Both sides learn from it.
+    """
+
+    weight: float
+
+    def __call__(
+        self,
+        model: DeclaredModel,
+        params: dict[str, Tensor],
+        own: dict[str, Tensor],
+        common: dict[str, Tensor],
+    ) -> Tensor:
+        """Of flat weights, x, y and mask, and of the parts ``shared [P]`` and ``alone [P]``."""
+        theta, layout = params[THETA], point_layout(model)
+
+        def log_probs(weights: Tensor) -> Tensor:
+            probs = model.predict(model.constrain(layout.unflatten(weights)), own["x"])
+            return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+
+        s, p = (log_probs(theta * common[part]) for part in (SHARED, ALONE))
+        # KL(s‖p) + KL(p‖s) = sum of (s - p)(log s - log p).
+        each = 0.5 * ((s.exp() - p.exp()) * (s - p)).sum(-1)
+        counts = own.get("mask", torch.ones_like(each, dtype=torch.bool))
+        divergence = (each * counts).sum() / counts.sum()
+        values = model.constrain(layout.unflatten(theta))
+        return mean_nll(model, values, own) + self.weight * divergence
+
+
+@dataclass(frozen=True)
+class CD2PFed(PointMethod):
+    """Settings of CD2-pFed.
+
+    A round: client i puts the server's shared weights beside its private ones, trains the whole network on
+    `DistillationObjective`, and sends the shared weights. The share p of private channels grows over the rounds;
+    weights that become private begin at the server's last average. The personal model is the averaged shared part with
+    the client's private one. Averages over time of the private weights, which the paper speaks of, are left out.
+
+    Attributes:
+        private: Share p of the channels of each hidden layer that is private at the end, in [0, 1); the last channels.
+        growth: ``"linear"`` from 0 in the first round; ``"constant"`` for p in all rounds.
+        distillation: Weight of the divergence, >= 0.
+    """
+
+    private: float = 0.5
+    growth: Literal["linear", "constant"] = "linear"
+    distillation: float = 1.0
+
+    name: ClassVar[str] = "cd2-pfed"
+    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    personal_steps: ClassVar[int] = 1
+    """Putting a personal model together takes no gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.private < 1:
+            raise UserError(f"private is {self.private}; it must lie in [0, 1)")
+        if not 0 <= self.distillation < float("inf"):
+            raise UserError(f"distillation is {self.distillation}; it must be a number >= 0")
+
+    def share(self, at: Round) -> float:
+        """The share of private channels in a round."""
+        if self.growth == "constant" or at.total == 1:
+            return self.private
+        return self.private * at.index / (at.total - 1)
+
+    def init(self, model: DeclaredModel) -> Tensors:
+        """The server's weights, all shared so far.
+
+        Raises:
+            UserError: A network whose channels cannot be told.
+        """
+        channels_at(model, self.private, self.name)
+        server = super().init(model)
+        return {**server, SHARED: torch.ones_like(server[THETA], dtype=torch.bool)}
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
+        """Private weights as the server's."""
+        theta = server[THETA].expand(count, -1).clone()
+        return {THETA: theta, PERSONAL: theta.clone()}
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """R steps on the whole network."""
+        parts = channels_at(engine.model, self.share(at), self.name)
+        objective: ClientObjective = nll
+        common = None
+        # Without private channels there is nobody to teach.
+        if self.distillation and parts.split:
+            objective = DistillationObjective(self.distillation)
+            common = {SHARED: parts.shared, ALONE: parts.alone}
+        start = _joined(server, cohort)
+        descent = self.descent(at)
+        theta, loss = descend(
+            engine, start, cohort.plan, descent, objective=objective, common=common
+        )
+        return ClientUpdate({THETA: theta}, {THETA: theta[:, parts.shared]}, loss)
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """Average what is shared; weights that are no longer shared stay as they were."""
+        mean = averaged((upload.tensors, self.importance(upload)) for upload in uploads)
+        shared = channels_at(model, self.share(at), self.name).shared
+        theta = server[THETA].clone()
+        theta[shared] = mean[THETA]
+        return {THETA: theta, SHARED: shared}
+
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """The server's shared weights beside the client's private ones."""
+        return {PERSONAL: _joined(server, cohort)}
+
+    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
+        """Clients' whole networks."""
+        return PointBelief(model, clients[PERSONAL], stacked=True)
+
+
+def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
+    """Divide the weights of a sequential network by channels.
+
+    Outputs of every layer but the last are channels: the last ``floor(share * channels)`` of them are private.
+
+    Args:
+        model: A model with an ``nn.Sequential`` of linear layers and convolutions.
+        share: Of private channels in each hidden layer, in [0, 1).
+        method: Who asks, for the message.
+
+    Raises:
+        UserError: Another kind of network or layer, or no hidden layer.
+    """
+    network, layout = sequential(model, method), point_layout(model)
+    head = last_layer(model, method)
+    shapes, device = layout.shapes, model.start.device
+    shared = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+    alone = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+    before: Tensor | None = None
+    for name, child in network.named_children():
+        sites = [site for site in shapes if site.startswith(f"{name}.")]
+        if not any(True for _ in child.parameters()):
+            continue
+        if not isinstance(child, nn.Linear | nn.Conv2d) or getattr(child, "groups", 1) != 1:
+            raise UserError(
+                f"{method} divides channels of nn.Linear and nn.Conv2d without groups; layer {name!r} is "
+                f"a {type(child).__name__}"
+            )
+        outputs = child.weight.shape[0]
+        last = f"{name}.weight" in head
+        private = torch.arange(outputs) >= outputs - math.floor(share * outputs + 1e-9)
+        for site in sites:
+            # Rows are channels that a weight leads to; those of the last layer are classes, common to both parts.
+            column = (-1, *[1] * (len(shapes[site]) - 1))
+            if not last:
+                shared[site] &= ~private.view(column)
+                alone[site] &= private.view(column)
+            if before is not None and site == f"{name}.weight":
+                # After flattening, a channel is several inputs in a row.
+                coming = before.repeat_interleave(shapes[site][1] // len(before))
+                row = (1, -1, *[1] * (len(shapes[site]) - 2))
+                shared[site] &= ~coming.view(row)
+                alone[site] &= coming.view(row)
+        before = private
+    if before is None or all(site in head for site in shapes):
+        raise UserError(f"{method} needs a hidden layer, whose channels it can divide")
+    flat = layout.flatten(shared).to(device)
+    return Channels(flat, layout.flatten(alone).to(device), split=not bool(flat.all()))
+
+
+def _joined(server: Tensors, cohort: Cohort) -> Tensor:
+    """The server's shared weights beside clients' own ``[S, P]``."""
+    return torch.where(server[SHARED], server[THETA], cohort.state[THETA])

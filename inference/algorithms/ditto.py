@@ -1,0 +1,58 @@
+"""Ditto (Li et al., ICML 2021): FedAvg, and beside it a personal model of each client pulled towards it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors
+from pyro_pfedbayes.inference.algorithms.point import PointMethod
+from pyro_pfedbayes.inference.descent import descend
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.point_belief import THETA
+
+__all__ = ["Ditto"]
+
+
+@dataclass(frozen=True)
+class Ditto(PointMethod):
+    """Settings of Ditto: v_i minimises F_i(v) + (lam/2) |v - w|^2, w being FedAvg's weights of the round.
+
+    Attributes:
+        lam: The authors' lambda, >= 0: 0 is local training, a large one FedAvg. They choose among 0.1, 1 and 2.
+        personal_lr: Learning rate of v_i; None for ``lr``.
+        weighting: The official code averages uniformly.
+    """
+
+    weighting: Literal["examples", "uniform"] = "uniform"
+    lam: float = 1.0
+    personal_lr: float | None = None
+
+    name: ClassVar[str] = "ditto"
+    positive: ClassVar[tuple[str, ...]] = ("personal_lr",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.lam < float("inf"):
+            raise UserError(f"lam is {self.lam}; it must be a number >= 0")
+
+    def gradient_steps(self, at: Round) -> int:
+        """One gradient for the common and one for the personal model a minibatch."""
+        del at
+        return 2 * self.local_steps
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """R steps of both models on the same minibatches; w of the beginning pulls throughout."""
+        w = server[THETA].expand(len(cohort.clients), -1)
+        sent, loss = descend(engine, w, cohort.plan, self.descent(at))
+        own, _ = descend(
+            engine,
+            cohort.state[THETA],
+            cohort.plan,
+            self.descent(at, lr=self.personal_lr),
+            pull=lambda v: self.lam * (v - w),
+        )
+        return ClientUpdate({THETA: own}, {THETA: sent}, loss)

@@ -1,0 +1,267 @@
+"""FedTGP (Zhang et al., AAAI 2024): clients send class means of features, never weights; the server keeps them apart.
+
+A generator on the server, an embedding of each class through two linear layers with a ReLU between them, is trained so
+that clients' class means lie nearest to the prototype of their class, by a margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.algorithms.base import (
+    ClientUpdate,
+    Cohort,
+    Judged,
+    Round,
+    Tensors,
+    Upload,
+)
+from pyro_pfedbayes.inference.algorithms.point import PointMethod
+from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.descent import descend, mean_nll
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.features import class_count, feature_size, features
+from pyro_pfedbayes.inference.memory import embedded
+from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
+from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.randomness import generator
+
+__all__ = ["FedTGP", "PrototypeObjective", "margin_of", "nearest_prototype", "prototype_loss"]
+
+PROTOTYPES, KNOWN, COUNTS = "prototypes", "known", "counts"
+EMBEDDING, HIDDEN, HIDDEN_BIAS, OUT, OUT_BIAS = (
+    f"generator.{part}" for part in ("embedding", "hidden", "hidden_bias", "out", "out_bias")
+)
+GENERATOR = (EMBEDDING, HIDDEN, HIDDEN_BIAS, OUT, OUT_BIAS)
+
+
+@dataclass(frozen=True)
+class PrototypeObjective:
+    """Mean NLL of a client's minibatch plus ``weight`` times the mean squared gap of features and prototypes."""
+
+    weight: float
+
+    def __call__(
+        self,
+        model: DeclaredModel,
+        params: dict[str, Tensor],
+        own: dict[str, Tensor],
+        common: dict[str, Tensor],
+    ) -> Tensor:
+        """Of flat weights, x, y and mask, and of all ``prototypes [C, D]`` and which are ``known [C]``."""
+        values = model.constrain(point_layout(model).unflatten(params[THETA]))
+        counts = own["y"] >= 0
+        if "mask" in own:
+            counts = counts & own["mask"]
+        y = torch.where(counts, own["y"], torch.zeros_like(own["y"]))
+        gap = features(model, values, own["x"]) - common[PROTOTYPES][y]
+        with_prototype = counts & common[KNOWN][y]
+        distance = (gap.square().mean(-1) * with_prototype).sum() / counts.sum().clamp_min(1)
+        return mean_nll(model, values, own) + self.weight * distance
+
+
+@dataclass(frozen=True)
+class FedTGP(PointMethod):
+    """Settings of FedTGP.
+
+    A round: client i trains its own weights on NLL + pull |f_i(x) - P_y|^2 / D, P being the prototypes that the server
+    sent, and sends the mean features of each of its classes, and how many examples each has. The server trains its
+    generator to tell those means apart (`prototype_loss`). A client predicts by the nearest prototype:
+    p(y = c | x) proportional to exp(-|f_i(x) - P_c|).
+
+    Attributes:
+        pull: Weight of the distance to the prototypes, >= 0; 0 leaves clients to themselves, but for their predictions.
+        margin: The most by which the true prototype must be nearer than the others.
+        server_epochs: Passes of the generator's training over a round's class means.
+        server_batch: Class means in one of its steps.
+        server_lr: Its learning rate.
+    """
+
+    lr: float = 0.01
+    pull: float = 10.0
+    margin: float = 100.0
+    server_epochs: int = 100
+    server_batch: int = 10
+    server_lr: float = 0.01
+
+    name: ClassVar[str] = "fedtgp"
+    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    positive: ClassVar[tuple[str, ...]] = ("margin", "server_lr")
+    whole: ClassVar[tuple[str, ...]] = ("server_epochs", "server_batch")
+    personal_steps: ClassVar[int] = 1
+    """Taking up the latest prototypes takes no gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.pull < float("inf"):
+            raise UserError(f"pull is {self.pull}; it must be a number >= 0")
+
+    def init(self, model: DeclaredModel) -> Tensors:
+        """Where all clients begin, and no prototype yet.
+
+        Raises:
+            UserError: A model without features.
+        """
+        server = dict(super().init(model))
+        theta = server[THETA]
+        classes = class_count(model, self.name)
+        server[PROTOTYPES] = theta.new_zeros((classes, feature_size(model, self.name)))
+        server[KNOWN] = torch.zeros(classes, dtype=torch.bool, device=theta.device)
+        return server
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
+        """The common first weights, and the server's prototypes."""
+        return {THETA: server[THETA].expand(count, -1).clone(), **_sent(server, count)}
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """R steps from a client's own weights; then the means of its features, class by class."""
+        model = engine.model
+        theta, loss = descend(
+            engine,
+            cohort.state[THETA],
+            cohort.plan,
+            self.descent(at),
+            objective=PrototypeObjective(self.pull),
+            common={name: server[name] for name in (PROTOTYPES, KNOWN)},
+        )
+        classes = len(server[KNOWN])
+        means, counts = [], []
+        for row in range(len(cohort.clients)):
+            z, y = embedded(model, theta[row], cohort, row, "train")
+            members = F.one_hot(y, classes).to(z.dtype)
+            counts.append(members.sum(0))
+            means.append(members.T @ z / counts[-1].clamp_min(1)[:, None])
+        upload = {PROTOTYPES: torch.stack(means), COUNTS: torch.stack(counts)}
+        return ClientUpdate({THETA: theta, **_sent(server, len(theta))}, upload, loss)
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """Train the generator on the round's class means; its output for each class is sent next."""
+        parts = [upload.tensors for upload in uploads]
+        means = torch.cat([part[PROTOTYPES] for part in parts])
+        present = torch.cat([part[COUNTS] for part in parts]) > 0
+        owners, y = present.nonzero(as_tuple=True)
+        z = means[owners, y]
+        if not len(z):
+            return server
+        weights = {name: server[name] for name in GENERATOR if name in server}
+        weights = weights or _generator_start(server[PROTOTYPES], at.seed)
+        stream = generator(at.seed, "prototypes", at.index)
+        weights = self._trained(weights, z, y, margin_of(z, y, self.margin), stream)
+        known = server[KNOWN] | present.any(0)
+        return {**server, **weights, PROTOTYPES: _generated(weights), KNOWN: known}
+
+    def _trained(
+        self, weights: Tensors, z: Tensor, y: Tensor, margin: float, stream: torch.Generator
+    ) -> dict[str, Tensor]:
+        """The generator after its epochs of gradient descent on class means ``[m, D]`` of classes ``[m]``."""
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
+        with torch.enable_grad():
+            for _ in range(self.server_epochs):
+                order = torch.randperm(len(z), generator=stream).to(z.device)
+                for rows in order.split(self.server_batch):
+                    loss = prototype_loss(z[rows], y[rows], _generated(leaves), margin)
+                    gradients = torch.autograd.grad(loss, list(leaves.values()))
+                    with torch.no_grad():
+                        for leaf, gradient in zip(leaves.values(), gradients, strict=True):
+                            leaf.sub_(gradient, alpha=self.server_lr)
+        return {name: leaf.detach() for name, leaf in leaves.items()}
+
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """Take up the latest prototypes."""
+        return _sent(server, len(cohort.clients))
+
+    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
+        """Clients' weights, and the prototypes that they compare features with."""
+        extras = {name: clients[name] for name in (PROTOTYPES, KNOWN)}
+        return PointBelief(model, clients[THETA], stacked=True, extras=extras, rule=_nearest)
+
+
+def prototype_loss(z: Tensor, y: Tensor, prototypes: Tensor, margin: float) -> Tensor:
+    """Cross-entropy of class means under softmax(-distance), the true class's distance lengthened by a margin.
+
+    Args:
+        z: Class means of clients ``[m, D]``.
+        y: Their classes ``[m]``.
+        prototypes: ``[C, D]``.
+        margin: By how much.
+    """
+    lengthened = _distances(z, prototypes) + margin * F.one_hot(y, len(prototypes))
+    return F.cross_entropy(-lengthened, y)
+
+
+def margin_of(z: Tensor, y: Tensor, most: float) -> float:
+    """The largest distance of a class's mean to its nearest other class, at most ``most``; 0 of a single class.
+
+    Args:
+        z: Class means of clients ``[m, D]``.
+        y: Their classes ``[m]``; means of one class are averaged first.
+        most: The largest margin.
+    """
+    classes = y.unique()
+    if len(classes) < 2:
+        return 0.0
+    means = torch.stack([z[y == c].mean(0) for c in classes])
+    gaps = _distances(means, means)
+    gaps.fill_diagonal_(float("inf"))
+    return min(float(gaps.min(1).values.max()), most)
+
+
+def nearest_prototype(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Class probabilities ``[n, C]`` proportional to exp(-|z - P_c|).
+
+    Prototypes that no client has ever trained are taken to lie twice as far away as the farthest that one has; where
+    there is none at all, classes are equally likely.
+
+    Args:
+        z: Features ``[n, D]``.
+        prototypes: ``[C, D]``.
+        known: Which of them were trained, bool ``[C]``.
+    """
+    distance = torch.where(known, _distances(z, prototypes), 0.0)
+    farthest = distance.max(-1, keepdim=True).values
+    return (-torch.where(known, distance, 2 * farthest)).softmax(-1)
+
+
+def _nearest(model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    return nearest_prototype(features(model, values, x), values[PROTOTYPES], values[KNOWN])
+
+
+def _distances(a: Tensor, b: Tensor) -> Tensor:
+    """Euclidean distances ``[m, C]``; the smallest number in place of 0, where the root has no slope."""
+    gap = (a[:, None] - b).square().sum(-1)
+    return gap.clamp_min(torch.finfo(gap.dtype).tiny).sqrt()
+
+
+def _sent(server: Tensors, count: int) -> dict[str, Tensor]:
+    """What the server sends to so many clients."""
+    return {n: server[n].expand(count, *server[n].shape).clone() for n in (PROTOTYPES, KNOWN)}
+
+
+def _generator_start(like: Tensor, seed: int) -> dict[str, Tensor]:
+    """A generator's first weights, for prototypes ``like [C, D]``: embeddings N(0, 1), layers within 1 / sqrt(D)."""
+    classes, size = like.shape
+    stream, bound = generator(seed, "prototype generator"), size**-0.5
+
+    def layer(*shape: int) -> Tensor:
+        return (torch.rand(shape, generator=stream) * 2 - 1).mul_(bound).to(like)
+
+    embedding = torch.randn(classes, size, generator=stream).to(like)
+    layers = layer(size, size), layer(size), layer(size, size), layer(size)
+    return dict(zip(GENERATOR, (embedding, *layers), strict=True))
+
+
+def _generated(weights: Mapping[str, Tensor]) -> Tensor:
+    """The prototypes ``[C, D]`` that a generator makes."""
+    hidden = F.relu(F.linear(weights[EMBEDDING], weights[HIDDEN], weights[HIDDEN_BIAS]))
+    return F.linear(hidden, weights[OUT], weights[OUT_BIAS])

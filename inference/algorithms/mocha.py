@@ -1,0 +1,112 @@
+"""Multi-task learning of networks in the manner of MOCHA (Smith et al., NeurIPS 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.algorithms.base import (
+    ClientUpdate,
+    Cohort,
+    Judged,
+    Round,
+    Tensors,
+    Upload,
+)
+from pyro_pfedbayes.inference.algorithms.holding import held_rows, hold
+from pyro_pfedbayes.inference.algorithms.point import PointMethod
+from pyro_pfedbayes.inference.descent import descend
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.point_belief import THETA
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["Mocha", "coupling"]
+
+JITTER = 1e-6
+
+
+def coupling(theta: Tensor, relationship: str) -> Tensor:
+    """The matrix A of the penalty tr(W A W^T) over clients, the columns of W being their weights.
+
+    Args:
+        theta: Weights of M clients ``[M, P]``.
+        relationship: ``"mean"``: A = I - 11^T / M, the squared distances from the mean; ``"learned"``: the inverse of
+            (W^T W)^(1/2) / tr (W^T W)^(1/2) (Zhang & Yeung 2010).
+
+    Returns:
+        ``[M, M]``, symmetric and positive semi-definite.
+
+    Example:
+        >>> coupling(torch.zeros(2, 3), "mean")
+        tensor([[ 0.5000, -0.5000],
+                [-0.5000,  0.5000]])
+    """
+    clients = len(theta)
+    one = torch.eye(clients, dtype=theta.dtype, device=theta.device)
+    if relationship == "mean":
+        return one - 1.0 / clients
+    values, vectors = torch.linalg.eigh((theta @ theta.T).double())
+    root = values.clamp_min(0.0).sqrt()
+    share = root / root.sum() + JITTER
+    inverse: Tensor = (vectors / share) @ vectors.T
+    return inverse.to(theta.dtype)
+
+
+@dataclass(frozen=True)
+class Mocha(PointMethod):
+    """Settings of multi-task learning: minimise sum F_i(w_i) + lam tr(W A W^T) + ridge |W|^2.
+
+    MOCHA itself is a primal-dual solver for convex losses; for networks each client follows the gradient of its own
+    column while the others' stand still for a round. The server holds all weights and makes A (`coupling`).
+
+    Attributes:
+        lam: Weight of the coupling, >= 0; 0 is local training.
+        ridge: Weight of the squared norm, >= 0.
+        relationship: How A is made, see `coupling`.
+    """
+
+    lam: float = 0.01
+    ridge: float = 0.0
+    relationship: Literal["mean", "learned"] = "mean"
+
+    name: ClassVar[str] = "mocha"
+    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lam", "ridge"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UserError(f"{name} is {getattr(self, name)}; it must be a number >= 0")
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """R steps from the client's own weights, coupled to those of the others."""
+        theta = cohort.state[THETA]
+        rows, places = held_rows(server, cohort.clients)
+        own = theta.new_zeros(len(theta), 1)
+        others = torch.zeros_like(theta)
+        if rows is not None:
+            matrix = coupling(rows, self.relationship)
+            together = matrix @ rows
+            for k, place in places.items():
+                own[k] = matrix[place, place]
+                others[k] = together[place] - matrix[place, place] * rows[place]
+
+        def pull(v: Tensor) -> Tensor:
+            return 2 * self.lam * (own * v + others) + 2 * self.ridge * v
+
+        theta, loss = descend(engine, theta, cohort.plan, self.descent(at), pull=pull)
+        return ClientUpdate({THETA: theta}, {THETA: theta}, loss)
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """Keep what each client sent last."""
+        del model, at
+        return hold(server, uploads)

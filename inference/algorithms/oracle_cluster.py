@@ -1,0 +1,125 @@
+"""One FedAvg for each group of clients that have the same classes: what a perfect clustering would reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.algorithms.base import (
+    ClientUpdate,
+    Cohort,
+    Judged,
+    Round,
+    Tensors,
+    Upload,
+)
+from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
+from pyro_pfedbayes.inference.algorithms.point import PointMethod
+from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.descent import descend
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.point_belief import THETA, PointBelief
+from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["OracleCluster"]
+
+CLASSES = "classes"
+GROUP_THETA, GROUP_CLASSES = "group.theta", "group.classes"
+
+
+@dataclass(frozen=True)
+class OracleCluster(PointMethod):
+    """Settings of FedAvg by label group.
+
+    Clients tell the server which classes they have, which no private client would: it is a bound to compare with, no
+    method. Clients whose classes are the same set share weights; the global model is the mean of all groups' weights.
+    """
+
+    name: ClassVar[str] = "oracle-cluster"
+    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    personal_steps: ClassVar[int] = 1
+    """A personal model is that of the client's group, without a step."""
+
+    def init(self, model: DeclaredModel) -> Tensors:
+        """The server's weights.
+
+        Raises:
+            UserError: Outcomes are no classes.
+        """
+        if model.outcome != "class":
+            raise UserError(
+                "oracle-cluster groups clients by their classes; the outcome is a number"
+            )
+        return super().init(model)
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
+        """The server's weights."""
+        return {PERSONAL: server[THETA].expand(count, -1).clone()}
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """R steps from the weights of the client's group."""
+        theta, loss = descend(engine, self._groups(server, cohort), cohort.plan, self.descent(at))
+        return ClientUpdate({}, {THETA: theta, CLASSES: _classes(cohort)}, loss)
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """Average within groups; a group of which nobody took part stands still."""
+        del model, at
+        known = {}
+        if GROUP_THETA in server:
+            known = dict(zip(_keys(server[GROUP_CLASSES]), server[GROUP_THETA], strict=True))
+        sent: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
+        for upload in uploads:
+            weights = self.importance(upload)
+            for k, key in enumerate(_keys(upload.tensors[CLASSES])):
+                sent.setdefault(key, []).append((upload.tensors[THETA][k], weights[k]))
+        for key, members in sent.items():
+            rows, weights = (torch.stack(part) for part in zip(*members, strict=True))
+            known[key] = averaged([({THETA: rows}, weights)])[THETA]
+        theta = torch.stack(list(known.values()))
+        width = max(len(key) for key in known)
+        padded = [[*key, *[-1] * (width - len(key))] for key in known]
+        classes = torch.tensor(padded, dtype=torch.int64, device=theta.device)
+        return {THETA: theta.mean(0), GROUP_THETA: theta, GROUP_CLASSES: classes}
+
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """The weights of the client's group."""
+        del engine
+        return {PERSONAL: self._groups(server, cohort)}
+
+    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
+        """The group's weights."""
+        return PointBelief(model, clients[PERSONAL], stacked=True)
+
+    def _groups(self, server: Tensors, cohort: Cohort) -> Tensor:
+        """Weights of the group of each client ``[S, P]``; the server's for a group that is new."""
+        theta = server[THETA].expand(len(cohort.clients), -1).clone()
+        if GROUP_THETA in server:
+            known = dict(zip(_keys(server[GROUP_CLASSES]), server[GROUP_THETA], strict=True))
+            for k, key in enumerate(_keys(_classes(cohort))):
+                if key in known:
+                    theta[k] = known[key]
+        return theta
+
+
+def _classes(cohort: Cohort) -> Tensor:
+    """The classes of each client's training examples, padded with -1: int64 ``[S, width]``."""
+    found = []
+    for client in cohort.clients:
+        y = cohort.examples(client, "train")[1].unique()
+        found.append(y[y >= 0])
+    rows: Tensor = torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=-1)
+    return rows
+
+
+def _keys(classes: Tensor) -> list[tuple[int, ...]]:
+    return [tuple(c for c in row if c >= 0) for row in classes.tolist()]

@@ -1,0 +1,89 @@
+"""pFedMe (Dinh et al., NeurIPS 2020): personal models near the common one, by Moreau envelopes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithms.point import PointMethod
+from pyro_pfedbayes.inference.descent import batch, nll
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.point_belief import THETA
+from pyro_pfedbayes.inference.server import averaged, momentum_step
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["PFedMe"]
+
+
+@dataclass(frozen=True)
+class PFedMe(PointMethod):
+    """Settings of pFedMe: minimise over w the mean of min_theta F_i(theta) + (lam/2) |theta - w|^2.
+
+    For each of R minibatches a client makes K steps on theta, then moves its copy of the common weights:
+    w_i <- w_i - lr lam (w_i - theta). Personal models are the theta, kept apart from w_i.
+
+    Attributes:
+        lam: The authors' lambda, the weight of the pull, > 0.
+        inner_steps: Steps K on the same minibatch.
+        inner_lr: Their length; inner_lr * lam must be below 2, or they diverge.
+        beta: The server's step: w <- (1 - beta) w + beta mean(w_i).
+        lr: Step of the copies (the authors' eta).
+        weighting: The paper averages uniformly.
+    """
+
+    lr: float = 0.01
+    weighting: Literal["examples", "uniform"] = "uniform"
+    lam: float = 15.0
+    inner_steps: int = 5
+    inner_lr: float = 0.05
+    beta: float = 1.0
+
+    name: ClassVar[str] = "pfedme"
+    positive: ClassVar[tuple[str, ...]] = ("lam", "inner_lr", "beta")
+    whole: ClassVar[tuple[str, ...]] = ("inner_steps",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner_lr * self.lam >= 2:
+            raise UserError(
+                f"inner_lr is {self.inner_lr} and lam {self.lam}; their product must be below 2, or the inner steps "
+                "diverge"
+            )
+
+    def gradient_steps(self, at: Round) -> int:
+        """K gradients a minibatch."""
+        del at
+        return self.local_steps * self.inner_steps
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """R minibatches; theta begins the round at w and carries on from minibatch to minibatch."""
+        copies = server[THETA].expand(len(cohort.clients), -1).clone()
+        theta = copies.clone()
+        descent = self.descent(at)
+        total = theta.new_zeros(len(theta))
+        for step in range(cohort.plan.steps):
+            examples = batch(cohort.plan, step)
+            rate = descent.rate(step)
+            for _ in range(self.inner_steps):
+                loss, gradients = engine.differentiate(nll, {THETA: theta}, examples)
+                decay = self.weight_decay * theta
+                direction = gradients[THETA] + decay + self.lam * (theta - copies)
+                # The inner rate follows the outer one's schedule.
+                theta.sub_(direction, alpha=self.inner_lr * rate / self.lr)
+                total += loss
+            copies.sub_(copies - theta, alpha=rate * self.lam)
+        loss = total / (cohort.plan.steps * self.inner_steps)
+        return ClientUpdate({THETA: theta}, {THETA: copies}, loss)
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """A step towards the mean of the copies."""
+        del model, at
+        mean = averaged((upload.tensors, self.importance(upload)) for upload in uploads)
+        return {THETA: momentum_step(server[THETA], mean[THETA], self.beta)}

@@ -1,0 +1,169 @@
+"""pFedVEM (Zhu et al., ICML 2023): Bayesian heads around a common mean, a deterministic common body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyro_pfedbayes.families.clients import inverse_softplus
+from pyro_pfedbayes.inference.algorithms.base import (
+    ClientUpdate,
+    Cohort,
+    Judged,
+    Round,
+    Tensors,
+    Upload,
+)
+from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
+from pyro_pfedbayes.inference.algorithms.split import SplitMethod, steps_for_head
+from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.descent import batch, nll
+from pyro_pfedbayes.inference.engine import GradientEngine
+from pyro_pfedbayes.inference.noise import NoiseStreams
+from pyro_pfedbayes.inference.point_belief import THETA, PointBelief
+from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["PFedVEM", "head_bound", "head_variance"]
+
+LOC, RHO, PRECISION = "head.loc", "head.rho", "precision"
+
+
+def head_variance(loc: Tensor, scale: Tensor, mu: Tensor) -> Tensor:
+    """How far heads lie from their common mean: rho_i^2 = (1/d) sum(sigma_i^2 + (m_i - mu)^2).
+
+    Args:
+        loc: Means m_i ``[S, d]``.
+        scale: Standard deviations sigma_i ``[S, d]``.
+        mu: The common mean ``[d]``.
+
+    Returns:
+        One variance a client, ``[S]``; it maximises the expected log-prior of the head.
+    """
+    return (scale.square() + (loc - mu).square()).mean(1)
+
+
+def head_bound(
+    model: DeclaredModel,
+    params: dict[str, Tensor],
+    own: dict[str, Tensor],
+    common: dict[str, Tensor],
+) -> Tensor:
+    """Negative ELBO of one client's head, divided by its number of examples.
+
+    Args:
+        model: The declared model.
+        params: ``loc`` and ``rho`` of the head's Gaussian ``[d]``.
+        own: ``theta [P]`` for the body, noise ``eps [d]``, scalars ``variance`` (the prior's) and ``kl_weight`` =
+            1 / n_i, and a batch.
+        common: The prior's mean ``mu [d]`` and the head's places ``index [d]`` among all weights.
+    """
+    scale = F.softplus(params["rho"])
+    head = params["loc"] + scale * own["eps"]
+    theta = own[THETA].index_copy(0, common["index"], head)
+    variance = own["variance"]
+    spread = (scale.square() + (params["loc"] - common["mu"]).square()) / variance
+    divergence = 0.5 * (spread - 1.0 + variance.log() - 2.0 * scale.log()).sum()
+    return nll(model, {THETA: theta}, own, {}) + own["kl_weight"] * divergence
+
+
+@dataclass(frozen=True)
+class PFedVEM(SplitMethod):
+    """Settings of pFedVEM: heads beta_i ~ N(mu, rho_i^2 I) with q_i = N(m_i, sigma_i^2), under a body that all share.
+
+    A round of client i: rho_i^2 in closed form, ``head_steps`` minibatches on the head's ELBO, the others on the body
+    with a head drawn from q_i. The server weighs the m_i by 1 / rho_i^2 and averages bodies by examples. The authors'
+    head steps use all examples at once; here they use minibatches, as the steps of every other method.
+
+    Attributes:
+        head_steps: Minibatches for the head, below ``local_steps``; None for half of them.
+        head_lr: Their learning rate; None for ``lr``.
+        scale: Standard deviation of the heads' q_i where training begins.
+    """
+
+    head_steps: int | None = None
+    head_lr: float | None = None
+    scale: float = 0.1
+
+    name: ClassVar[str] = "pfedvem"
+    models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
+    positive: ClassVar[tuple[str, ...]] = ("head_lr", "scale")
+    whole: ClassVar[tuple[str, ...]] = ("head_steps",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps_for_head(self.head_steps, self.local_steps)
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
+        """Heads around the common mean."""
+        theta = server[THETA].expand(count, -1).clone()
+        loc = theta[:, self.private(model)]
+        rho = inverse_softplus(torch.full_like(loc, self.scale))
+        return {LOC: loc, RHO: rho, PERSONAL: theta}
+
+    def client_update(
+        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
+    ) -> ClientUpdate:
+        """The spread, then the head, then the body."""
+        private = self.private(engine.model)
+        index = private.nonzero().squeeze(1)
+        mu = server[THETA][private]
+        params = {"loc": cohort.state[LOC].clone(), "rho": cohort.state[RHO].clone()}
+        variance = head_variance(params["loc"], F.softplus(params["rho"]), mu)
+        theta = server[THETA].expand(len(cohort.clients), -1).clone()
+        noise = NoiseStreams(
+            *(at.seed, at.index, cohort.clients, 1), width=len(mu), like=params["loc"]
+        )
+        weight = 1.0 / cohort.plan.sizes.to(mu.dtype)
+        heads = steps_for_head(self.head_steps, self.local_steps)
+        slow, fast = self.descent(at), self.descent(at, lr=self.head_lr)
+        for step in range(heads):
+            own = {
+                **batch(cohort.plan, step),
+                THETA: theta,
+                "eps": noise.draw()[0],
+                "variance": variance,
+                "kl_weight": weight,
+            }
+            _, gradients = engine.differentiate(head_bound, params, own, {"mu": mu, "index": index})
+            for name, gradient in gradients.items():
+                params[name].sub_(gradient, alpha=fast.rate(step))
+        total = theta.new_zeros(len(theta))
+        for step in range(heads, cohort.plan.steps):
+            theta[:, index] = params["loc"] + F.softplus(params["rho"]) * noise.draw()[0]
+            loss, gradients = engine.differentiate(nll, {THETA: theta}, batch(cohort.plan, step))
+            direction = gradients[THETA] + self.weight_decay * theta
+            theta.sub_(direction * ~private, alpha=slow.rate(step))
+            total += loss
+        theta[:, index] = params["loc"]
+        state = {LOC: params["loc"], RHO: params["rho"], PERSONAL: theta}
+        upload = {THETA: theta[:, ~private], LOC: params["loc"], PRECISION: 1.0 / variance}
+        return ClientUpdate(state, upload, total / (cohort.plan.steps - heads))
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """The mean of heads by their precisions, and of bodies by examples."""
+        del at
+        sent = list(uploads)
+        private = self.private(model)
+        theta = server[THETA].clone()
+        bodies = [({THETA: u.tensors[THETA]}, self.importance(u)) for u in sent]
+        heads = [({LOC: u.tensors[LOC]}, u.tensors[PRECISION]) for u in sent]
+        theta[~private] = averaged(bodies)[THETA]
+        theta[private] = averaged(heads)[LOC]
+        return {THETA: theta}
+
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """The body as the client trained it last, under the mean of its head: as the authors judge it."""
+        del engine, server
+        return {PERSONAL: cohort.state[PERSONAL]}
+
+    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
+        """Body and mean head."""
+        return PointBelief(model, clients[PERSONAL], stacked=True)
