@@ -33,10 +33,11 @@ def report(
     """Write a page on how good and how sure a run's models are, and for whom they are bad.
 
     The page is one HTML file that loads nothing from the network. Several runs are compared: methods by measures.
+    A file that is missing or damaged is told of; the exit code is 1 if damage leaves no predictions to report on.
 
     Example: [dim]pfedbayes report runs/mine -o mine.html[/]
     """
-    from pyro_pfedbayes.experiments.reporting.collect import collect
+    from pyro_pfedbayes.experiments.reporting.collect import collect, warnings_of
     from pyro_pfedbayes.experiments.reporting.html import check_page_path, write_page
     from pyro_pfedbayes.experiments.runfolder import RunFolder, json_text
 
@@ -53,6 +54,9 @@ def report(
     if twice:
         raise UserError(f"{twice[0]} is given twice; name each run once")
     found = [collect(folder, again=len(folders) == 1) for folder in folders]
+    for data in found:
+        for told in warnings_of(data):
+            typer.echo(f"warning: {data.folder}: {told}", err=True)
     if len(found) == 1:
         from pyro_pfedbayes.experiments.reporting.page import report_page
 
@@ -74,3 +78,6 @@ def report(
         typer.echo(json_text(values, indent=2))
     else:
         typer.echo(f"the report is in {page}")
+    if any(data.damaged and data.personal is None for data in found):
+        # The page was written, but a damaged file took from it what it is about.
+        raise typer.Exit(1)

@@ -57,7 +57,9 @@ def table(
     from pyro_pfedbayes.experiments.runfolder import writing
     from pyro_pfedbayes.experiments.tables.folder import TableFolder
     from pyro_pfedbayes.experiments.tables.plan import make_plan
+    from pyro_pfedbayes.experiments.tables.schedule import Schedule
     from pyro_pfedbayes.experiments.tables.spec import read_spec
+    from pyro_pfedbayes.experiments.tables.trial import try_out
 
     given = {"data.dir": data_dir, "run.device": device}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -65,8 +67,11 @@ def table(
     plan = make_plan(read_spec(spec), where, options)
     path = out if out is not None else Path("tables") / Path(spec).stem
     folder, console = TableFolder(path), Console(emoji=False)
+    schedule = Schedule(plan, folder)
+    with console.status("trying all methods out on their data"):
+        skipped = try_out(schedule, where, retry=retry, download=not dry_run)
     if dry_run:
-        _show_plan(plan, folder, console)
+        _show_plan(schedule, skipped, console)
         return
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -79,7 +84,11 @@ def table(
 
 
 def _fill(plan: Plan, folder: TableFolder, jobs: int, console: Console, hint: str) -> None:
-    """Make the runs, write the results, and show the overview."""
+    """Make the runs, write the results, and show the overview.
+
+    Raises:
+        typer.Exit: With code 1, if the table lacks figures because runs failed.
+    """
     from pyro_pfedbayes.experiments.session import Interrupted
     from pyro_pfedbayes.experiments.tables.collect import collect
     from pyro_pfedbayes.experiments.tables.conduct import conduct
@@ -102,11 +111,10 @@ def _fill(plan: Plan, folder: TableFolder, jobs: int, console: Console, hint: st
     _show_results(schedule, console)
 
 
-def _show_plan(plan: Plan, folder: TableFolder, console: Console) -> None:
+def _show_plan(schedule: Schedule, skipped: list[str], console: Console) -> None:
     from pyro_pfedbayes.experiments.report import counted
-    from pyro_pfedbayes.experiments.tables.schedule import Schedule
 
-    schedule = Schedule(plan, folder)
+    plan = schedule.plan
     for cell in plan.cells:
         tried = sum(map(len, cell.tuning))
         tuning = f"{counted(len(cell.points), 'point')} tried in {counted(tried, 'run')}, "
@@ -116,7 +124,8 @@ def _show_plan(plan: Plan, folder: TableFolder, console: Console) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     total, left = schedule.total(), len(schedule.left())
     text = f"{counted(len(plan.cells), 'cell')}, {counted(total, 'run')}, {left} of them still to be made"
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for line in (text, *skipped):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_results(schedule: Schedule, console: Console) -> None:
@@ -124,9 +133,10 @@ def _show_results(schedule: Schedule, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from pyro_pfedbayes.experiments.report import counted, plain_title
+    from pyro_pfedbayes.experiments.report import plain_title
     from pyro_pfedbayes.experiments.tables.collect import collect
     from pyro_pfedbayes.experiments.tables.document import Heading, Sheet
+    from pyro_pfedbayes.experiments.tables.failures import dropped_line, failures, lacking_line
     from pyro_pfedbayes.experiments.tables.layout import lay_out
 
     results = collect(schedule)
@@ -141,15 +151,15 @@ def _show_results(schedule: Schedule, console: Console) -> None:
             for row in block.rows:
                 shown.add_row(*(Text(m.text, style="bold" if m.bold else "") for m in row))
             console.print(shown)
-    failed = sum(run.status == "failed" for result in results.cells for run in result.runs)
-    failed += sum(result.choice is not None and result.point is None for result in results.cells)
-    lines = [
-        f"everything is in {schedule.folder.path}: table.md, table.html, table.tex, results.csv"
-    ]
-    if failed:
-        lines.insert(0, f"{counted(failed, 'run')} failed; --retry makes them anew")
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    found = failures(results, schedule.folder)
+    files = f"{schedule.folder.path}: table.md, table.html, table.tex, results.csv"
+    for line in (dropped_line(found), f"everything is in {files}"):
+        if line is not None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    lacking = lacking_line(found)
+    if lacking is not None:
+        typer.echo(f"pfedbayes: {lacking}", err=True)
+        raise typer.Exit(1)
 
 
 def _again(spec: str, options: Mapping[str, Path | str | None], jobs: int) -> str:

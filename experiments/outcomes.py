@@ -7,11 +7,16 @@ import dataclasses
 import numpy as np
 import torch
 
+from pyro_pfedbayes.clients import FederatedData
 from pyro_pfedbayes.datasets import Dataset
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.partition import Partition
 
-__all__ = ["standard_outcomes"]
+__all__ = ["far_outcomes", "standard_outcomes"]
+
+FAR, NARROW = 5.0, 0.05
+"""Outcomes beyond this from 0, or of a spread outside these, are far from what models begin with."""
 
 
 def standard_outcomes(dataset: Dataset, partition: Partition) -> Dataset:
@@ -52,3 +57,33 @@ def standard_outcomes(dataset: Dataset, partition: Partition) -> Dataset:
         scale = 1.0
     y = torch.from_numpy(((raw - loc) / scale).astype(np.float32))
     return dataclasses.replace(dataset, y=y, target_scaling=(loc, scale))
+
+
+def far_outcomes(model: DeclaredModel, data: FederatedData) -> str:
+    """A warning that continuous outcomes are far from what a model begins with; empty if they are not.
+
+    Priors and first weights are made for numbers around 0 of spread 1; counts have models of their own.
+
+    Args:
+        model: The declared model.
+        data: The clients' examples, with the columns that the model takes, on its device.
+    """
+    dataset = data.dataset
+    if dataset.outcome == "class" or dataset.target_scaling is not None:
+        return ""
+    index = torch.cat(list(data.partition.train)).to(dataset.y.device)
+    y = dataset.y[index].double()
+    y = y[~y.isnan()]
+    if not len(y):
+        return ""
+    mean, spread = float(y.mean()), float(y.std(correction=0))
+    if abs(mean) <= FAR and NARROW <= spread <= FAR:
+        return ""
+    with torch.no_grad():
+        first = model.observation(model.constrain(model.start.loc), dataset.x[index[:2]])
+    if first.support.is_discrete:
+        return ""
+    return (
+        f"warning: outcomes have mean {mean:.4g} and standard deviation {spread:.4g}, and models begin around 0 and 1; "
+        "--set data.target_scaling=standard brings them there (figures stay in the data's units)"
+    )

@@ -15,6 +15,7 @@ from pyro_pfedbayes.experiments.build import Experiment, build_experiment
 from pyro_pfedbayes.experiments.builders import own_files
 from pyro_pfedbayes.experiments.config import Config
 from pyro_pfedbayes.experiments.lock import locked
+from pyro_pfedbayes.experiments.outcomes import far_outcomes
 from pyro_pfedbayes.experiments.progress import Progress
 from pyro_pfedbayes.experiments.runfolder import RunFolder, writing
 from pyro_pfedbayes.inference.federation import DivergenceWarning, Result, RoundReport
@@ -85,6 +86,10 @@ def begin(
         draw,
         model_files=own_files(experiment.config.model.name),
     )
+    federation = experiment.federation
+    warning = far_outcomes(federation.model, federation.data)
+    if warning:
+        progress.note(warning)
     with locked(folder.path):
         return _run(experiment, folder, state, meta, progress)
 

@@ -93,7 +93,7 @@ class CohortWork:
         if len(self.dropped) == len(cohort):
             raise UserError(
                 f"round {self.at.index + 1}: every client diverged (numbers are not finite); "
-                "try a lower learning rate (lr, server_lr), or look at the inputs' range"
+                "try a lower learning rate (lr, server_lr), or look at the range of inputs and outcomes"
             )
 
     def _chunk(self, clients: Sequence[int], steps: int, seed: int) -> Cohort:

@@ -205,6 +205,9 @@ def measures(predictions: AnyPredictions) -> dict[str, Any]:
     if isinstance(predictions, NumberPredictions):
         return _number_measures(predictions)
     probs, y = predictions.probs, predictions.y
+    if not bool(probs.isfinite().all()):
+        # A belief that has diverged is judged all the same: as not a number.
+        return dict.fromkeys(("accuracy", "nll", "ece", "brier"), math.nan)
     return {
         "accuracy": float(accuracy(probs, y)),
         "nll": float(negative_log_likelihood(probs, y)),

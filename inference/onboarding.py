@@ -76,11 +76,9 @@ def onboard(
     federation, state = _source(source, state)
     if steps < 0:
         raise UserError(f"steps is {steps}; it must be at least 0")
-    if (y is not None and x is None) or (x is not None and y is not None and len(x) != len(y)):
-        found = 0 if x is None else len(x)
-        raise UserError(
-            f"x has {found} rows and y {len(y) if y is not None else 0}: wanted as many"
-        )
+    rows, outcomes = (0 if part is None else len(part) for part in (x, y))
+    if rows != outcomes:
+        raise UserError(f"x has {rows} rows and y {outcomes}: wanted as many, or neither")
     if x is None or y is None or len(y) == 0 or steps == 0:
         return federation.global_belief(state)
     algorithm = _local(federation.algorithm, steps, lr)

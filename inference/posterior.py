@@ -176,6 +176,13 @@ def posterior_datatree(
         UserError: No client has such an example, a prediction is not finite (one of a damaged or foreign example
             is NaN instead), or ``foreign`` does not fit.
     """
+    for name, value in (("draws", draws), ("chunk", chunk)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UserError(f"{name} is {value!r}; give a whole number >= 1")
+    if foreign is not None and not isinstance(foreign, Dataset):
+        raise UserError(f"foreign is {foreign!r}; give a data set, such as load_dataset('fmnist')")
+    if len(limits) != 2:
+        raise UserError(f"limits are {limits!r}; give black and white, such as (-1.0, 1.0)")
     if draws < 1 or chunk < 1:
         raise UserError(f"draws is {draws} and chunk {chunk}: both must be at least 1")
     draws = federation.draws_of(draws, state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_pfedbayes.checking import labels, probabilities
+
 __all__ = [
     "accuracy",
     "brier_score",
@@ -26,10 +28,15 @@ def accuracy(probs: Tensor, y: Tensor) -> Tensor:
     Returns:
         A scalar in [0, 1]; NaN if there are no examples.
 
+    Raises:
+        UserError: Rows that are no probabilities, labels outside 0 ... C - 1, or another number of them. So for all
+            measures of classes.
+
     Example:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
         tensor(0.5000)
     """
+    probs, y = _checked(probs, y)
     return (probs.argmax(-1) == y).float().mean()
 
 
@@ -40,6 +47,7 @@ def negative_log_likelihood(probs: Tensor, y: Tensor) -> Tensor:
         probs: Class probabilities ``[n, C]``.
         y: Labels ``[n]``.
     """
+    probs, y = _checked(probs, y)
     chosen = probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
     return -chosen.clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
 
@@ -51,6 +59,7 @@ def brier_score(probs: Tensor, y: Tensor) -> Tensor:
         probs: Class probabilities ``[n, C]``.
         y: Labels ``[n]``.
     """
+    probs, y = _checked(probs, y)
     truth = torch.nn.functional.one_hot(y, probs.shape[-1]).to(probs.dtype)
     return (probs - truth).square().sum(-1).mean()
 
@@ -66,12 +75,18 @@ def expected_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Tens
     Returns:
         A scalar in [0, 1]; NaN if there are no examples.
     """
+    probs, y = _checked(probs, y)
     confidence, choice = probs.max(-1)
     right = (choice == y).double()
     index = torch.clamp((confidence * bins).ceil().long() - 1, 0, bins - 1)
     gap = torch.zeros(bins, dtype=torch.float64, device=probs.device)
     gap.index_add_(0, index, right - confidence.double())
     return (gap.abs().sum() / len(y)).to(probs.dtype)
+
+
+def _checked(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    probs = probabilities(probs)
+    return probs, labels(y, probs)
 
 
 def root_mean_squared_error(mean: Tensor, y: Tensor) -> Tensor:

@@ -4,53 +4,52 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.report import counted, first_measure
-from pyro_pfedbayes.experiments.reporting.again import Again, load_again, picture
-from pyro_pfedbayes.experiments.reporting.classes import (
-    class_client_measures,
-    class_model,
-    temperature_report,
-    whole,
-)
+from pyro_pfedbayes.experiments.reporting.again import Again, load_again
+from pyro_pfedbayes.experiments.reporting.classes import temperature_report
+from pyro_pfedbayes.experiments.reporting.collect_examples import SHOWN_EXAMPLES, least_certain
 from pyro_pfedbayes.experiments.reporting.collect_ood import detection
+from pyro_pfedbayes.experiments.reporting.collect_rows import (
+    Rows,
+    client_rows,
+    fit_of,
+    model_of,
+    rows_of,
+)
 from pyro_pfedbayes.experiments.reporting.data import (
     NOT_STORED,
-    ClientRow,
-    Example,
     GainMap,
-    ModelReport,
-    NumberFit,
     ReportData,
     TemperatureReport,
 )
+from pyro_pfedbayes.experiments.reporting.identity import doubts
 from pyro_pfedbayes.experiments.reporting.intervals import drawn_over
+from pyro_pfedbayes.experiments.reporting.method import models_about
 from pyro_pfedbayes.experiments.reporting.needs import by_need, with_reasons
-from pyro_pfedbayes.experiments.reporting.numbers import (
-    number_client_measures,
-    number_fit,
-    number_model,
-    number_scores,
-    rmse_intervals,
+from pyro_pfedbayes.experiments.reporting.numbers import LEAST_DRAWS
+from pyro_pfedbayes.experiments.reporting.point import (
+    POINT_GAIN,
+    undefine_client,
+    undefine_split,
 )
-from pyro_pfedbayes.experiments.reporting.reading import Columns, Posterior, RunFiles, read_run
-from pyro_pfedbayes.resampling import accuracy_interval
+from pyro_pfedbayes.experiments.reporting.reading import Posterior, RunFiles, read_run
+from pyro_pfedbayes.experiments.reporting.unsound import tell_broken
 
-__all__ = ["SHOWN_EXAMPLES", "collect"]
+__all__ = ["SHOWN_EXAMPLES", "collect", "warnings_of"]
 
-SHOWN_EXAMPLES = 12
-Array = NDArray[Any]
 _NO_TEMPERATURE = f"{NOT_STORED}: it is of an older version, or has no validation examples"
+_FOR_CLASSES = "temperatures are for classes, and the outcomes are numbers"
+_NO_GAIN = (
+    f"{NOT_STORED}: it is of an older version, or its method has no KL(q^i‖w) of a client's belief"
+)
 
 
 def collect(path: Path, *, again: bool = True) -> ReportData:
@@ -77,12 +76,16 @@ def collect(path: Path, *, again: bool = True) -> ReportData:
         summary=run.summary,
         settings=run.settings,
         history=run.history,
+        about=models_about(run.settings),
+        damaged=tuple(run.problems[name] for name in run.damaged),
+        absent=tuple(told for name, told in run.problems.items() if name not in run.damaged),
     )
     if not run.history:
         missing["history"] = run.problems.get("metrics.jsonl", "no round has been evaluated yet")
     if run.posterior is None:
         reason = run.problems["posterior.nc"]
-        missing |= dict.fromkeys(("predictions", "clients", "gain"), reason)
+        missing |= dict.fromkeys(("predictions", "clients"), reason)
+        missing["gain"] = f"the information gain of each client is in posterior.nc, but {reason}"
         missing |= dict.fromkeys(("unseen", "foreign", "corrupted"), reason)
         missing |= dict.fromkeys(("global", "temperature", "least_certain"), reason)
     else:
@@ -90,25 +93,9 @@ def collect(path: Path, *, again: bool = True) -> ReportData:
     return dataclasses.replace(report, missing=missing, notes=tuple(notes))
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Examples that one kind of model is judged by.
-
-    Attributes:
-        columns: Its predictions.
-        y: Known outcomes.
-        owner: Their clients.
-        rows: Where they lie among all.
-        scores: Of numbers, from draws.
-        broken: Predictions of each client that are no numbers ``[N]``.
-    """
-
-    columns: Columns
-    y: Array
-    owner: Array
-    rows: Array
-    scores: dict[str, Array]
-    broken: Array
+def warnings_of(data: ReportData) -> tuple[str, ...]:
+    """What is damaged in a run's folder, and what is not there, a line each."""
+    return (*data.damaged, *data.absent)
 
 
 def _judged(
@@ -120,150 +107,113 @@ def _judged(
     notes: list[str],
 ) -> ReportData:
     names = _client_names(run, stored, data)
-    personal = _rows(stored, stored.personal, len(names), draws=True)
-    global_ = None
-    if stored.global_ is None:
-        missing["global"] = NOT_STORED
-    else:
-        global_ = _rows(stored, stored.global_, len(names), draws=False)
-    _tell_broken("personal models", personal, names, notes)
-    if global_ is not None:
-        _tell_broken("global model", global_, names, notes)
-    if not len(personal.y):
-        missing["predictions"] = (
-            "no test example has a known outcome and a prediction that is a number"
-        )
-    gain = _gain(stored, names, missing)
-    rows = _client_rows(run, stored, data, names, personal, global_, gain)
+    personal, global_ = _both(run, stored, names, missing, notes)
+    lead = global_ if report.about == ("global",) and global_ is not None else personal
+    gain = _gain(run, stored, names, missing)
     outcome: Literal["class", "number"] = "class" if stored.is_class else "number"
-    over = drawn_over(torch.from_numpy(personal.owner)) if len(personal.y) else ""
-    found = detection(stored, personal.columns, personal.y, personal.owner, personal.rows, missing)
-    return dataclasses.replace(
+    found = detection(
+        stored,
+        run.settings,
+        personal.columns,
+        personal.y,
+        personal.owner,
+        personal.rows,
+        missing,
+    )
+    columns = stored.personal if lead is personal else stored.global_
+    made = dataclasses.replace(
         report,
         outcome=outcome,
         attrs=stored.attrs,
         draws=stored.draws,
         kept_draws=stored.kept,
         classes=stored.classes,
-        personal=_model(stored, personal),
-        global_=None if global_ is None else _model(stored, global_),
-        interval=over,
-        clients=by_need(with_reasons(rows, outcome), outcome),
+        personal=model_of(stored, personal),
+        global_=None if global_ is None else model_of(stored, global_),
+        interval=drawn_over(torch.from_numpy(personal.owner)) if len(personal.y) else "",
+        point=stored.is_point,
         unseen=found.unseen,
         foreign=found.foreign,
         corrupted=found.corrupted,
-        temperature=_temperatures(stored, {"personal": personal, "global": global_}, missing),
+        temperature=_temperatures(run, stored, {"personal": personal, "global": global_}, missing),
         gain=gain,
-        least_certain=_least_certain(stored, names, data, missing),
-        numbers=_fit(stored, personal),
+        least_certain=least_certain(stored, columns or stored.personal, names, data, missing),
+        numbers=fit_of(stored, lead),
+    )
+    _tell_draws(made, missing)
+    notes += _doubts(run, made, stored, data, (personal, global_))
+    train, dropped = None if data is None else data.train, run.summary.get("dropped", {})
+    rows = client_rows(stored, names, train, dropped, personal, global_, lead, gain)
+    if made.point:
+        made, rows = undefine_split(made), [undefine_client(row) for row in rows]
+        missing["gain"] = POINT_GAIN
+    reasons = with_reasons(rows, outcome, lead=lead.model, both=len(report.about) == 2)
+    return dataclasses.replace(made, clients=by_need(reasons, outcome, lead=lead.model))
+
+
+def _both(
+    run: RunFiles,
+    stored: Posterior,
+    names: tuple[str, ...],
+    missing: dict[str, str],
+    notes: list[str],
+) -> tuple[Rows, Rows | None]:
+    """What the personal models and the global one are judged by."""
+    personal = rows_of(stored, "personal", stored.personal, len(names))
+    tell_broken("personal models", personal.broken, personal.unsound, names, notes)
+    if not len(personal.y):
+        missing["predictions"] = (
+            "no test example has a known outcome and a prediction that can be used"
+        )
+    if stored.global_ is None:
+        missing["global"] = run.problems.get("global_stats", NOT_STORED)
+        return personal, None
+    global_ = rows_of(stored, "global", stored.global_, len(names))
+    tell_broken("global model", global_.broken, global_.unsound, names, notes)
+    return personal, global_
+
+
+def _doubts(
+    run: RunFiles,
+    made: ReportData,
+    stored: Posterior,
+    data: Again | None,
+    rows: tuple[Rows, Rows | None],
+) -> list[str]:
+    """Why the predictions may not be the run's own, or not all of them."""
+    # The summary counts all clients, so figures that leave some out are not held against it.
+    personal, global_ = (found is not None and not found.broken.any() for found in rows)
+    compared = {
+        "personal": made.personal if personal else None,
+        "global": made.global_ if global_ else None,
+    }
+    notes = doubts(run, stored, compared, len(rows[0].y))
+    if data is not None:
+        there = set(np.unique(stored.owner).tolist())
+        lost = [i for i, size in enumerate(data.test) if size and i not in there]
+        if lost:
+            who = ", ".join(data.names[i] for i in lost[:10]) + (", …" if len(lost) > 10 else "")
+            notes.append(
+                f"posterior.nc has no predictions for {counted(len(lost), 'client')} with test examples ({who}): they "
+                "are left out of all figures"
+            )
+    return notes
+
+
+def _tell_draws(made: ReportData, missing: dict[str, str]) -> None:
+    """Say why intervals of numbers are not defined."""
+    if made.outcome != "number" or made.draws >= LEAST_DRAWS:
+        return
+    stored = "one draw is stored" if made.draws == 1 else f"{made.draws} draws are stored"
+    why = ", for the method keeps one set of weights" if made.point else ""
+    also = "; PIT and CRPS need 2" if made.draws < 2 else ""
+    missing["intervals"] = (
+        f"90 % intervals are not defined: {stored}{why}, and they need {LEAST_DRAWS}{also}"
     )
 
 
-def _rows(stored: Posterior, columns: Columns, clients: int, *, draws: bool) -> _Rows:
-    """Known outcomes of clients whose predictions are all numbers."""
-    known = stored.y >= 0 if stored.is_class else np.isfinite(stored.y)
-    good = whole(columns) if stored.is_class else whole({"mean": columns["mean"]})
-    broken = np.bincount(stored.owner[~good], minlength=clients)
-    rows = np.flatnonzero(known & (broken[stored.owner] == 0))
-    chosen = {name: values[rows] for name, values in columns.items()}
-    y = stored.y[rows].astype(np.int64 if stored.is_class else np.float64)
-    scores: dict[str, Array] = {}
-    if not stored.is_class and len(rows):
-        outcomes, log_likelihood = _draws(stored, rows) if draws else (None, None)
-        scores = number_scores(
-            outcomes, log_likelihood, y, chosen.get("log_density"), chosen, stored.draws
-        )
-    return _Rows(chosen, y, stored.owner[rows], rows, scores, broken)
-
-
-def _draws(stored: Posterior, rows: Array) -> tuple[Array | None, Array | None]:
-    parts = (stored.outcomes, stored.log_likelihood)
-    outcomes, log_likelihood = (None if part is None else part[:, rows] for part in parts)
-    return outcomes, log_likelihood
-
-
-def _model(stored: Posterior, found: _Rows) -> ModelReport | None:
-    if not len(found.y):
-        return None
-    if stored.is_class:
-        return class_model(found.columns, found.y, found.owner)
-    return number_model(found.columns, found.y, found.owner, found.scores)
-
-
-def _fit(stored: Posterior, personal: _Rows) -> NumberFit | None:
-    if stored.is_class or not len(personal.y):
-        return None
-    return number_fit(personal.columns, personal.y, _draws(stored, personal.rows)[0])
-
-
-def _client_rows(
-    run: RunFiles,
-    stored: Posterior,
-    data: Again | None,
-    names: tuple[str, ...],
-    personal: _Rows,
-    global_: _Rows | None,
-    gain: GainMap | None,
-) -> list[ClientRow]:
-    n = len(names)
-    known = stored.y >= 0 if stored.is_class else np.isfinite(stored.y)
-    test = np.bincount(stored.owner, minlength=n)
-    judged = np.bincount(stored.owner[known], minlength=n)
-    own = _by_client(stored, personal, n)
-    others = None if global_ is None else _by_client(stored, global_, n)
-    lower, upper = _ends(stored, personal, n)
-    gains: dict[int, float] = {}
-    if gain is not None and stored.gain is not None:
-        gains = dict(zip(stored.gain["client"].tolist(), map(sum, gain.kl), strict=True))
-    dropped = run.summary.get("dropped", {})
-    return [
-        ClientRow(
-            client=i,
-            name=names[i],
-            train=None if data is None else data.train[i],
-            test=int(test[i]),
-            judged=int(judged[i]),
-            broken=int(personal.broken[i]),
-            personal=own[i],
-            global_=None if others is None else others[i],
-            lower=float(lower[i]),
-            upper=float(upper[i]),
-            gain=gains.get(i),
-            dropped=int(dropped.get(str(i), 0)),
-        )
-        for i in range(n)
-    ]
-
-
-def _by_client(stored: Posterior, found: _Rows, clients: int) -> list[dict[str, float]]:
-    # By one sort rather than a look at all examples for each client.
-    order = np.argsort(found.owner, kind="stable")
-    ends = np.bincount(found.owner, minlength=clients).cumsum()
-    measures = []
-    with np.errstate(invalid="ignore"):
-        for rows in np.split(order, ends[:-1]):
-            columns = {name: values[rows] for name, values in found.columns.items()}
-            if stored.is_class:
-                measures.append(class_client_measures(columns, found.y[rows]))
-            else:
-                scores = {name: values[rows] for name, values in found.scores.items()}
-                measures.append(number_client_measures(columns, found.y[rows], scores))
-    return measures
-
-
-def _ends(stored: Posterior, personal: _Rows, clients: int) -> tuple[Array, Array]:
-    """95 % intervals of each client's accuracy or RMSE."""
-    if not stored.is_class:
-        return rmse_intervals(personal.columns, personal.y, personal.owner, clients)
-    right = personal.columns["p"].argmax(1) == personal.y
-    counts = np.bincount(personal.owner[right], minlength=clients)
-    total = np.bincount(personal.owner, minlength=clients)
-    found = accuracy_interval(torch.from_numpy(counts), torch.from_numpy(total))
-    return found.lower.numpy(), found.upper.numpy()
-
-
 def _temperatures(
-    stored: Posterior, models: Mapping[str, _Rows | None], missing: dict[str, str]
+    run: RunFiles, stored: Posterior, models: Mapping[str, Rows | None], missing: dict[str, str]
 ) -> tuple[TemperatureReport, ...]:
     found = []
     for name, validation in stored.validation.items():
@@ -271,65 +221,23 @@ def _temperatures(
         if model is not None:
             fitted = temperature_report(name, validation, model.columns, model.y, model.owner)
             found += [] if fitted is None else [fitted]
-    if not found and stored.is_class:
-        missing["temperature"] = _NO_TEMPERATURE
+    if not found:
+        missing["temperature"] = _NO_TEMPERATURE if stored.is_class else _FOR_CLASSES
+        for group in ("validation_stats", "global_validation_stats"):
+            missing["temperature"] = run.problems.get(group, missing["temperature"])
     return tuple(found)
 
 
-def _gain(stored: Posterior, names: tuple[str, ...], missing: dict[str, str]) -> GainMap | None:
+def _gain(
+    run: RunFiles, stored: Posterior, names: tuple[str, ...], missing: dict[str, str]
+) -> GainMap | None:
     found = stored.gain
     if found is None or not found["kl"].size:
-        missing["gain"] = NOT_STORED
+        missing["gain"] = run.problems.get("information_gain", _NO_GAIN)
         return None
     clients = tuple(names[i] if 0 <= i < len(names) else str(i) for i in found["client"].tolist())
     kl = tuple(tuple(row) for row in found["kl"].astype(float).tolist())
     return GainMap(clients, tuple(found["site"].tolist()), kl)
-
-
-def _least_certain(
-    stored: Posterior, names: tuple[str, ...], data: Again | None, missing: dict[str, str]
-) -> tuple[Example, ...]:
-    columns = stored.personal
-    doubt = columns["total" if stored.is_class else "sd"].astype(np.float64)
-    good = (
-        whole(columns) if stored.is_class else whole({"mean": columns["mean"]}) & ~np.isnan(doubt)
-    )
-    if not good.any():
-        missing["least_certain"] = "no prediction is a number"
-        return ()
-    order = np.argsort(np.where(good, -doubt, math.inf), kind="stable")
-    rows = order[: min(SHOWN_EXAMPLES, int(good.sum()))].tolist()
-    index = np.arange(len(stored.y)) if stored.index is None else stored.index
-    found = []
-    for row in rows:
-        label, predicted, probability = _told(stored, row)
-        epistemic = float(columns["epistemic"][row])
-        place = int(index[row])
-        found.append(
-            Example(
-                index=place,
-                client=names[stored.owner[row]],
-                label=label,
-                predicted=predicted,
-                probability=probability,
-                uncertainty=float(doubt[row]),
-                epistemic=epistemic if stored.is_class else math.sqrt(max(epistemic, 0.0)),
-                image=None if data is None or stored.index is None else picture(data, place),
-            )
-        )
-    return tuple(found)
-
-
-def _told(stored: Posterior, row: int) -> tuple[str, str, float]:
-    """Outcome, prediction and its probability."""
-    if stored.is_class:
-        p, label = stored.personal["p"][row], int(stored.y[row])
-        best = int(p.argmax())
-        true = stored.classes[label] if 0 <= label < len(stored.classes) else "unknown"
-        return true, stored.classes[best], float(p[best])
-    y = float(stored.y[row])
-    mean = float(stored.personal["mean"][row])
-    return "unknown" if math.isnan(y) else f"{y:.4g}", f"{mean:.4g}", math.nan
 
 
 def _client_names(run: RunFiles, stored: Posterior, data: Again | None) -> tuple[str, ...]:
@@ -359,20 +267,8 @@ def _outcome(run: RunFiles) -> Literal["class", "number"] | None:
     return "number" if first_measure(values) == "rmse" else "class"
 
 
-def _tell_broken(what: str, found: _Rows, names: tuple[str, ...], notes: list[str]) -> None:
-    for client in np.flatnonzero(found.broken).tolist():
-        broken = int(found.broken[client])
-        what_is = f"{counted(broken, 'prediction')} of the {what} for client {names[client]}"
-        verb = "is not a number" if broken == 1 else "are not numbers"
-        notes.append(
-            f"{what_is} {verb}: its measures are not defined, and measures of all clients together leave it out"
-        )
-
-
 def _notes(run: RunFiles) -> list[str]:
-    notes = [
-        run.problems[file] for file in ("summary.json", "metrics.jsonl") if file in run.problems
-    ]
+    notes = [told for file, told in run.problems.items() if file != "posterior.nc"]
     if run.posterior is not None:
         made = run.posterior.attrs.get("version_pyro-pfedbayes")
         here = importlib.metadata.version("pyro-pfedbayes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +19,13 @@ from pyro_pfedbayes.experiments.reporting.reading import Columns, Posterior
 __all__ = ["Detection", "detection"]
 
 Array = NDArray[Any]
-_NOT_STORED = {
-    "unseen": "it is of an older version, or no client has classes that it never saw",
-    "foreign": (
-        "it is of an older version, or there was no other data set of pictures of the same shape "
-        "(run.foreign names one)"
+_FOREIGN = {
+    "none": "run.foreign was none",
+    "auto": (
+        "run.foreign was auto, and no other data set of pictures of the same shape was at hand (run.foreign names one)"
     ),
-    "corrupted": "it is of an older version, its inputs are no pictures, or run.shifts was false",
 }
+_LEFT_OUT = "run.foreign was {name}, but the run left it out with a warning, for it could not be had or does not fit"
 _NOTHING_TO_TELL = {
     "unseen": "no client has both seen and unseen examples to tell apart",
     "foreign": "no client has both its own and foreign examples to tell apart",
@@ -43,12 +43,19 @@ class Detection:
 
 
 def detection(
-    stored: Posterior, seen: Columns, y: Array, owner: Array, rows: Array, missing: dict[str, str]
+    stored: Posterior,
+    settings: Mapping[str, Any],
+    seen: Columns,
+    y: Array,
+    owner: Array,
+    rows: Array,
+    missing: dict[str, str],
 ) -> Detection:
     """Judge the personal models by what a run stored, and note in ``missing`` what it did not.
 
     Args:
         stored: What the run stored.
+        settings: ``config.toml``, for why something was not.
         seen: Predictions of test examples, whole rows only.
         y: Known labels of those.
         owner: Client of each.
@@ -56,6 +63,9 @@ def detection(
         missing: Parts that are not there, and why; added to.
     """
     if not stored.is_class:
+        missing |= dict.fromkeys(
+            _NOTHING_TO_TELL, "this is for classes, and the outcomes are numbers"
+        )
         return Detection()
     index = None if stored.index is None else stored.index[rows]
     asked = {
@@ -71,8 +81,26 @@ def detection(
     )
     for part, columns in asked.items():
         if getattr(found, part) is None:
-            why = (
-                f"{NOT_STORED}: {_NOT_STORED[part]}" if columns is None else _NOTHING_TO_TELL[part]
+            missing[part] = (
+                _why_not(part, stored, settings) if columns is None else _NOTHING_TO_TELL[part]
             )
-            missing[part] = why
     return found
+
+
+def _why_not(part: str, stored: Posterior, settings: Mapping[str, Any]) -> str:
+    """Why a run did not store a part."""
+    if f"{part}_stats" in stored.damaged:
+        return f"posterior.nc is damaged: {stored.damaged[f'{part}_stats']}"
+    run = settings.get("run")
+    run = run if isinstance(run, Mapping) else {}
+    if part == "unseen":
+        return (
+            f"{NOT_STORED}: no client has classes that it never saw, or it is of an older version"
+        )
+    key = {"foreign": "foreign", "corrupted": "shifts"}[part]
+    if key not in run:
+        return f"{NOT_STORED}: it is of an older version (its settings do not know run.{key})"
+    if part == "corrupted":
+        reason = "its inputs are no pictures" if run[key] else "run.shifts was false"
+        return f"{NOT_STORED}: {reason}"
+    return f"{NOT_STORED}: {_FOREIGN.get(str(run[key]), _LEFT_OUT.format(name=run[key]))}"

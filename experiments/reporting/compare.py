@@ -11,7 +11,16 @@ from typing import Any
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.reporting.data import ReportData
 
-__all__ = ["COMPARED", "Comparison", "Difference", "Group", "Spread", "compare", "run_measures"]
+__all__ = [
+    "COMPARED",
+    "Comparison",
+    "Difference",
+    "Group",
+    "Spread",
+    "compare",
+    "data_words",
+    "run_measures",
+]
 
 COMPARED = (
     *("pm_accuracy", "gm_accuracy", "pm_rmse", "gm_rmse"),
@@ -58,6 +67,7 @@ class Group:
 
     Attributes:
         label: Method, data, split, and the settings in which groups of that name differ.
+        data: Data set and split, which groups must share to be ranked.
         folders: Of the runs.
         seeds: Of the runs, ``run.seed``.
         values: Each run's figure by measure; NaN where it has none.
@@ -65,6 +75,7 @@ class Group:
     """
 
     label: str
+    data: str
     folders: tuple[str, ...]
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
@@ -73,11 +84,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a method differs from the first one, over the seeds that both have.
+    """How a method differs from the first one on the same data, over the seeds that both have.
 
     Attributes:
         label: The method.
-        against: The first method.
+        against: The first method on the same data.
         seeds: Those that both have.
         spread: Mean and spread of the differences by measure.
     """
@@ -94,8 +105,9 @@ class Comparison:
 
     Attributes:
         groups: Methods, in the order of the runs given.
-        differences: From the first group, paired by seed; groups without a common seed, or on other data, are left out.
-        tempering: ζ, accuracy and ECE of the personal models of runs that differ in ``algorithm.zeta``.
+        differences: From the first group on the same data, paired by seed; groups without a common seed are left out.
+        tempering: ζ, accuracy and ECE of the personal models of runs on the same data that differ in
+            ``algorithm.zeta``; of the first data on which some do.
         outcome: ``class`` or ``number``.
     """
 
@@ -125,11 +137,13 @@ def compare(reports: Sequence[ReportData]) -> Comparison:
     for label, report in zip(_labels(reports), reports, strict=True):
         by_label.setdefault(label, []).append(report)
     groups = tuple(_group(label, members) for label, members in by_label.items())
-    kinds = [_data_of(members[0]) for members in by_label.values()]
+    first: dict[str, Group] = {}
+    for group in groups:
+        first.setdefault(group.data, group)
     differences = [
-        _difference(groups[0], group)
-        for group, kind in zip(groups[1:], kinds[1:], strict=True)
-        if kind == kinds[0] and set(group.seeds) & set(groups[0].seeds)
+        _difference(first[group.data], group)
+        for group in groups
+        if group is not first[group.data] and set(group.seeds) & set(first[group.data].seeds)
     ]
     return Comparison(
         groups, tuple(differences), _tempering(reports), outcomes.pop() if outcomes else "class"
@@ -137,12 +151,17 @@ def compare(reports: Sequence[ReportData]) -> Comparison:
 
 
 def run_measures(report: ReportData) -> dict[str, float]:
-    """The figures of one run that are compared, those of the last round; without predictions, the summary's."""
+    """The figures of one run that are compared, those of the last round; without predictions, the summary's.
+
+    What a model makes of them that the method is not about is left out.
+    """
     found: dict[str, float] = {}
     for short, key, model in (
         ("pm", "personal", report.personal),
         ("gm", "global", report.global_),
     ):
+        if key not in report.about:
+            continue
         summary = report.summary.get(key, {})
         for name in ("accuracy", "rmse", "nll", "ece", "brier", "coverage90", "crps"):
             value = summary.get(name) if isinstance(summary, Mapping) else None
@@ -151,6 +170,8 @@ def run_measures(report: ReportData) -> dict[str, float]:
                 value = model.measures[name].value
             if isinstance(value, int | float):
                 found[f"{short}_{name}"] = float(value)
+    if "personal" not in report.about:
+        return {name: found[name] for name in COMPARED if name in found}
     if report.personal is not None and report.personal.selective is not None:
         curve = report.personal.selective
         found["pm_aurc"] = curve.aurc.value
@@ -173,6 +194,7 @@ def _group(label: str, members: Sequence[ReportData]) -> Group:
     values = {name: tuple(found.get(name, math.nan) for found in measured) for name in names}
     return Group(
         label,
+        data_words(members[0]),
         tuple(report.folder for report in members),
         tuple(_seed(report) for report in members),
         values,
@@ -222,6 +244,14 @@ def _base_label(report: ReportData) -> str:
     return f"{method} on {', '.join(part for part in data if part)}"
 
 
+def data_words(report: ReportData) -> str:
+    """Data set, split and number of clients of a run: what runs must share to be ranked."""
+    section = report.settings.get("data", {})
+    clients = report.summary.get("clients") or section.get("clients")
+    parts = [*_data_of(report), f"{clients} clients" if clients else ""]
+    return ", ".join(part for part in parts if part)
+
+
 def _data_of(report: ReportData) -> tuple[str, ...]:
     section = report.settings.get("data", {})
     name = report.summary.get("data") or section.get("name", "unknown data")
@@ -243,10 +273,12 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _tempering(reports: Sequence[ReportData]) -> tuple[tuple[float, float, float], ...]:
-    points = []
+    by_data: dict[str, list[tuple[float, float, float]]] = {}
     for report in reports:
         zeta = report.settings.get("algorithm", {}).get("zeta")
         found = run_measures(report)
         if isinstance(zeta, int | float) and "pm_accuracy" in found:
-            points.append((float(zeta), found["pm_accuracy"], found.get("pm_ece", math.nan)))
-    return tuple(sorted(points)) if len({zeta for zeta, *_ in points}) > 1 else ()
+            point = (float(zeta), found["pm_accuracy"], found.get("pm_ece", math.nan))
+            by_data.setdefault(data_words(report), []).append(point)
+    curves = (points for points in by_data.values() if len({zeta for zeta, *_ in points}) > 1)
+    return tuple(sorted(next(curves, [])))

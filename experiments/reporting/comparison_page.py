@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyro_pfedbayes.experiments.reporting.answer import for_whom, how_good
-from pyro_pfedbayes.experiments.reporting.compare import Comparison, Group, Spread, run_measures
+from pyro_pfedbayes.experiments.reporting.compare import (
+    Comparison,
+    Difference,
+    Group,
+    Spread,
+    run_measures,
+)
 from pyro_pfedbayes.experiments.reporting.data import ReportData
 from pyro_pfedbayes.experiments.reporting.figures_numbers import plot_comparison, plot_tempering
 from pyro_pfedbayes.experiments.reporting.html import (
@@ -54,6 +60,7 @@ _SHOWN: Mapping[str, tuple[str, float, bool | None]] = {
     "pm_ece_scaled": ("PM ECE % after temperature", 100, False),
     "pm_nll_scaled": ("PM NLL after temperature", 1, False),
 }
+_FEW = 4  # runs below which a standard deviation is a guess
 _FIGURES = ("pm_accuracy", "pm_rmse", "pm_nll", "pm_ece", "pm_coverage90", "unseen_auroc_epistemic")
 
 
@@ -69,10 +76,10 @@ def comparison_page(found: Comparison, reports: Sequence[ReportData]) -> str:
         sections.append(("Differences, paired by seed", _differences(found)))
     if found.tempering:
         sections.append(("Weight of the prior (ζ)", _tempering(found)))
-    sections.append(("Every run", _runs(reports)))
+    sections.append(("Every run", _runs(reports, found.outcome)))
     title = f"{amount(len(reports), 'run')} of {amount(len(found.groups), 'method')} compared"
     under = "PM: personal models, GM: the global model; on test examples, at the last round"
-    return document(title, under, _answer(found), sections)
+    return document(title, under, _answer(found, reports), sections)
 
 
 def comparison_json(found: Comparison, reports: Sequence[ReportData]) -> dict[str, Any]:
@@ -93,45 +100,92 @@ def comparison_json(found: Comparison, reports: Sequence[ReportData]) -> dict[st
     }
 
 
-def _answer(found: Comparison) -> str:
+def _answer(found: Comparison, reports: Sequence[ReportData]) -> str:
+    kinds = list(dict.fromkeys(group.data for group in found.groups))
     parts = []
-    for name in ("pm_accuracy", "pm_rmse", "pm_nll", "pm_ece"):
-        ranked = [
-            g for g in found.groups if name in g.spread and math.isfinite(g.spread[name].mean)
-        ]
-        if len(ranked) < 2:
-            continue
-        heading, factor, more = _SHOWN[name]
-        ranked.sort(key=lambda group: group.spread[name].mean, reverse=bool(more))
-        told = "; ".join(f"{g.label}: {_cell(g.spread[name], factor)}" for g in ranked[:3])
-        parts.append(f"<li><strong>{escaped(heading)}</strong>, best first: {prose(told)}</li>")
-    if not parts:
-        return paragraph("The runs have no measure in common, or are all of one method.")
+    for kind in kinds:
+        mine = [group for group in found.groups if group.data == kind]
+        lines = _ranked(mine, found.outcome)
+        if lines:
+            head = f"<p>On {prose(kind)}:</p>" if len(kinds) > 1 else ""
+            parts.append(f"{head}<ul>{''.join(lines)}</ul>")
     fewest = min(len(group.folders) for group in found.groups)
+    few = fewest < _FEW and any(len(group.folders) > 1 for group in found.groups)
     caution = (
         "Some methods have one run only, so nothing tells whether differences are more than chance."
         if fewest < 2
         else "± is the standard deviation over runs; a difference of about its size may well be chance."
     )
-    listed = f"<ul>{''.join(parts)}</ul>{paragraph(caution)}"
-    return f'<div class="answer"><p><strong>Which is better?</strong></p>{listed}</div>'
+    if few and fewest > 1:
+        caution += f" Of {fewest} runs that deviation is itself little more than a guess."
+    told = [caution] if parts else []
+    if len(kinds) > 1:
+        told.insert(
+            0,
+            f"The runs differ in their data ({'; '.join(kinds)}), so methods are ranked and paired within the same "
+            "data only; figures on different data say nothing on which method is better.",
+        )
+    told += _incomplete(reports)
+    if not parts:
+        told.insert(
+            0, "No two methods on the same data have a measure in common, so none is ranked."
+        )
+    title = "<p><strong>Which is better?</strong></p>" if parts else ""
+    return f'<div class="answer">{title}{"".join(parts)}{"".join(map(paragraph, told))}</div>'
+
+
+def _ranked(groups: Sequence[Group], outcome: str) -> list[str]:
+    """A line a measure that at least two methods on the same data have."""
+    lines = []
+    for name in ("pm_accuracy", "gm_accuracy", "pm_rmse", "gm_rmse", "pm_nll", "pm_ece"):
+        ranked = [g for g in groups if name in g.spread and math.isfinite(g.spread[name].mean)]
+        if len(ranked) < 2:
+            continue
+        heading, factor, more = _shown(name, outcome)
+        ranked.sort(key=lambda group: group.spread[name].mean, reverse=bool(more))
+        told = "; ".join(f"{g.label}: {_cell(g.spread[name], factor)}" for g in ranked[:3])
+        lines.append(f"<li><strong>{escaped(heading)}</strong>, best first: {prose(told)}</li>")
+    return lines
+
+
+def _incomplete(reports: Sequence[ReportData]) -> list[str]:
+    """Sentences on runs that lack something which others may have."""
+    told = []
+    unfinished = [report.folder for report in reports if not report.finished]
+    if unfinished:
+        told.append(f"Not finished, or without a readable summary: {', '.join(unfinished)}.")
+    bare = [report for report in reports if report.personal is None and report.finished]
+    if bare:
+        told.append(
+            f"Without predictions, so that only the figures of their summary are compared: "
+            f"{', '.join(report.folder for report in bare)}."
+        )
+    point = [report.folder for report in reports if report.point]
+    if point:
+        told.append(
+            f"One set of weights, and so no epistemic part: {', '.join(point)}; measures by that part are not defined."
+        )
+    return told
 
 
 def _methods(found: Comparison) -> str:
     names = _measured(found.groups)
     rows = [
-        [_headed(name), *(_cell(g.spread.get(name), _SHOWN[name][1]) for g in found.groups)]
+        [
+            _headed(name, found.outcome),
+            *(_cell(g.spread.get(name), _SHOWN[name][1]) for g in found.groups),
+        ]
         for name in names
     ]
     rows.append(["runs", *(str(len(group.folders)) for group in found.groups)])
     caption = (
-        f"Mean ± standard deviation over runs; ↑ higher is better, ↓ lower is. {UNDEFINED} means not stored or not "
-        "defined."
+        "Mean ± standard deviation over n runs; ↑ higher is better, ↓ lower is, among methods on the same data. "
+        f"{UNDEFINED} means not stored, not defined, or of a model that the method is not about."
     )
     text = table(caption, ["measure", *(group.label for group in found.groups)], rows)
     blocks = []
     for name in (name for name in _FIGURES if name in names):
-        heading, factor, _ = _SHOWN[name]
+        heading, factor, _ = _shown(name, found.outcome)
         values = {group.label: group.values.get(name, ()) for group in found.groups}
         told = "; ".join(f"{g.label}: {_cell(g.spread.get(name), factor)}" for g in found.groups)
         figure = plot_comparison(values, heading, scale=factor)
@@ -140,20 +194,30 @@ def _methods(found: Comparison) -> str:
 
 
 def _differences(found: Comparison) -> str:
-    names = [n for n in _measured(found.groups) if any(n in d.spread for d in found.differences)]
-    rows = [
-        [
-            _headed(name),
-            *(_cell(d.spread.get(name), _SHOWN[name][1], signed=True) for d in found.differences),
+    by_first: dict[str, list[Difference]] = {}
+    for difference in found.differences:
+        by_first.setdefault(difference.against, []).append(difference)
+    tables = []
+    for first, differences in by_first.items():
+        names = [
+            name
+            for name in _measured(found.groups)
+            if any(name in d.spread and d.spread[name].runs for d in differences)
         ]
-        for name in names
-    ]
-    rows.append(["seeds", *(", ".join(d.seeds) for d in found.differences)])
-    caption = (
-        f"Each method minus {found.differences[0].against}, of runs with the same seed: mean ± standard deviation of "
-        "the differences. Pairing takes away what the seed's data and start have in common."
-    )
-    return table(caption, ["measure", *(d.label for d in found.differences)], rows)
+        rows = [
+            [
+                _headed(name, found.outcome),
+                *(_cell(d.spread.get(name), _SHOWN[name][1], signed=True) for d in differences),
+            ]
+            for name in names
+        ]
+        rows.append(["seeds (list)", *(", ".join(d.seeds) for d in differences)])
+        caption = (
+            f"Each method minus {first}, of runs with the same seed: mean ± standard deviation of the n differences. "
+            "Pairing takes away what the seed's data and start have in common."
+        )
+        tables.append(table(caption, ["measure", *(d.label for d in differences)], rows))
+    return "".join(tables)
 
 
 def _tempering(found: Comparison) -> str:
@@ -168,31 +232,48 @@ def _tempering(found: Comparison) -> str:
     )
 
 
-def _runs(reports: Sequence[ReportData]) -> str:
-    names = [n for n in _SHOWN if any(n in run_measures(report) for report in reports)]
+def _runs(reports: Sequence[ReportData], outcome: str) -> str:
+    measured = [run_measures(report) for report in reports]
+    names = [n for n in _SHOWN if any(math.isfinite(own.get(n, math.nan)) for own in measured)]
     rows = []
-    for report in reports:
-        measures = run_measures(report)
+    for report, measures in zip(reports, measured, strict=True):
         cells = [_value(measures.get(name), _SHOWN[name][1]) for name in names]
         needy = sum(bool(row.reasons) for row in report.clients)
         rows.append([report.folder, *cells, str(needy) if report.clients else UNDEFINED])
-    heads = ["run", *(_SHOWN[name][0] for name in names), "clients in need"]
+    heads = ["run", *(_shown(name, outcome)[0] for name in names), "clients in need"]
     text = table("pfedbayes report DIR shows a single run in full.", heads, rows)
     items = []
     for report in reports:
         whom, lines = for_whom(report)
-        notes = "; ".join([*lines, *report.notes])
+        lost = [report.missing["predictions"]] if "predictions" in report.missing else []
+        notes = "; ".join([*lines, *report.notes, *lost])
         told = prose(f"{how_good(report)} {whom} {notes}")
         items.append(f"<li><strong>{escaped(report.folder)}</strong>: {told}</li>")
     return text + f"<ul>{''.join(items)}</ul>"
 
 
 def _measured(groups: Sequence[Group]) -> list[str]:
-    return [name for name in _SHOWN if any(name in group.values for group in groups)]
+    """Measures that some run has."""
+    return [
+        name
+        for name in _SHOWN
+        if any(name in group.spread and group.spread[name].runs for group in groups)
+    ]
 
 
-def _headed(name: str) -> str:
-    heading, _, more = _SHOWN[name]
+def _shown(name: str, outcome: str) -> tuple[str, float, bool | None]:
+    """Heading, factor, and whether more is better."""
+    heading, factor, more = _SHOWN[name]
+    # Of numbers the area is of the squared error.
+    return (
+        heading + (" (squared units)" if name == "pm_aurc" and outcome == "number" else ""),
+        factor,
+        more,
+    )
+
+
+def _headed(name: str, outcome: str) -> str:
+    heading, _, more = _shown(name, outcome)
     arrows: Mapping[bool | None, str] = {True: " ↑", False: " ↓", None: ""}
     return heading + arrows[more]
 
@@ -203,7 +284,9 @@ def _cell(spread: Spread | None, factor: float, *, signed: bool = False) -> str:
     shown = _value(spread.mean, factor)
     if signed and spread.mean > 0:
         shown = f"+{shown}"
-    return shown if math.isnan(spread.sd) else f"{shown} ± {_value(spread.sd, factor)}"
+    if math.isnan(spread.sd):
+        return shown
+    return f"{shown} ± {_value(spread.sd, factor)} (n {spread.runs})"
 
 
 def _value(value: float | None, factor: float) -> str:

@@ -75,7 +75,8 @@ class Selective:
         coverage: Shares of examples that are answered.
         risk: Error rate (for numbers: RMSE) among those.
         at: Accuracy (for numbers: RMSE) at 80, 90 and 95 % coverage, by ``"80"``, ``"90"``, ``"95"``.
-        aurc: Area under the curve of the error rate (for numbers: of the squared error).
+        aurc: Area under the curve of the error rate (for numbers: of the squared error, in squared units of the
+            outcome).
         excess_aurc: What of it a better order of the examples would take away.
     """
 
@@ -113,14 +114,17 @@ class ClientRow:
         train: Training examples; None if the data could not be loaded again.
         test: Test examples.
         judged: Those with a known outcome.
-        broken: Those whose prediction is no number; the client's measures are not defined then.
+        broken: Those whose prediction by the lead model is no number, or no probability; the client's measures are not
+            defined then.
         personal: Measures of its personal model, named as in `ModelReport`.
         global_: Those of the global model; None if they were not stored.
-        lower: Lower end of a 95 % interval of the accuracy (Bayesian) or RMSE (bootstrap) of its personal model.
+        lower: Lower end of a 95 % interval of the accuracy (Bayesian) or RMSE (bootstrap) of the lead model
+            (`ReportData.lead`).
         upper: Upper end.
         gain: Information gain KL(q^i‖w) of its posterior, in nats; None if not stored.
         dropped: Rounds in which its update diverged and was left out.
-        reasons: Why it needs a person's attention, in words; none if it does not.
+        reasons: Why it needs a person's attention, in words; none if it does not. They are about the lead model.
+        unsound: Of the ``broken``, those that are numbers but no probabilities.
     """
 
     client: int
@@ -136,6 +140,11 @@ class ClientRow:
     gain: float | None = None
     dropped: int = 0
     reasons: tuple[str, ...] = ()
+    unsound: int = 0
+
+    def measures(self, model: str) -> Mapping[str, float]:
+        """Those of its ``personal`` model, or of the ``global`` one; none if they were not stored."""
+        return self.personal if model == "personal" else self.global_ or {}
 
 
 @dataclass(frozen=True)
@@ -290,7 +299,7 @@ class Example:
 
 @dataclass(frozen=True)
 class NumberFit:
-    """How predicted numbers compare with those observed, by the personal models.
+    """How predicted numbers compare with those observed, by the lead model.
 
     Attributes:
         observed: Outcomes of at most 2,000 test examples, evenly spread over all.
@@ -298,7 +307,7 @@ class NumberFit:
         sd: Predictive standard deviations of the same.
         levels: Probabilities of central intervals.
         coverage: Shares of outcomes inside; NaN where there are too few draws for a level.
-        width: Mean widths.
+        width: Mean widths; NaN likewise, and where no draws are stored one by one.
         pit: Counts of the probability integral transform in ten equal bins.
     """
 
@@ -340,6 +349,11 @@ class ReportData:
         history: The records of ``metrics.jsonl``.
         missing: Parts that are not there, and why.
         notes: What else a reader should know.
+        about: The models that the method is about, ``personal`` and ``global``; both of a method unknown here. The
+            other is judged all the same, but is no result of the method.
+        point: Whether one set of weights made all predictions, so that none of their uncertainty is epistemic.
+        damaged: Files, or parts of them, that are there but could not be read, and why.
+        absent: Files that are not there, and what that means.
     """
 
     folder: str
@@ -365,6 +379,20 @@ class ReportData:
     history: tuple[Mapping[str, Any], ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    about: tuple[str, ...] = ("personal", "global")
+    point: bool = False
+    damaged: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+    @property
+    def lead(self) -> str:
+        """The model that speaks for the method: ``personal``, unless the method is about the global one alone."""
+        return "global" if self.about == ("global",) and self.global_ is not None else "personal"
+
+    @property
+    def led(self) -> ModelReport | None:
+        """Measures of that model."""
+        return self.global_ if self.lead == "global" else self.personal
 
     def as_json(self) -> dict[str, Any]:
         """JSON values, named as the attributes; pictures are left out.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyro_pfedbayes.experiments.reporting.data import (
@@ -74,11 +74,14 @@ def tall(rows: int) -> float:
     return max(2.0, 0.9 + 0.24 * rows)
 
 
-def plot_reliability(models: Mapping[str, Reliability]) -> Figure:
+def plot_reliability(
+    models: Mapping[str, Reliability], names: Mapping[str, str] = MODELS
+) -> Figure:
     """Accuracy against confidence, by bins; larger marks hold more examples.
 
     Args:
         models: By ``personal`` and ``global``.
+        names: What these are called.
 
     Example:
         >>> curve = Reliability((0.0, 0.5, 1.0), (math.nan, 0.8), (math.nan, 0.9), (0, 10))
@@ -105,7 +108,7 @@ def plot_reliability(models: Mapping[str, Reliability]) -> Figure:
             facecolor=face,
             edgecolor=color,
             zorder=3,
-            label=style["label"],
+            label=names[name],
         )
     axes.set(
         xlim=(0, 1.03),
@@ -117,11 +120,14 @@ def plot_reliability(models: Mapping[str, Reliability]) -> Figure:
     return figure
 
 
-def plot_risk_coverage(models: Mapping[str, Selective], *, percent: bool = True) -> Figure:
+def plot_risk_coverage(
+    models: Mapping[str, Selective], names: Mapping[str, str] = MODELS, *, percent: bool = True
+) -> Figure:
     """Error among the examples that are answered, against their share.
 
     Args:
         models: By ``personal`` and ``global``.
+        names: What these are called.
         percent: Whether the risk is a rate.
 
     Example:
@@ -134,7 +140,8 @@ def plot_risk_coverage(models: Mapping[str, Selective], *, percent: bool = True)
     for name, curve in models.items():
         every = max(1, len(curve.risk) // 8)
         values = [scale * value for value in curve.risk]
-        axes.plot([100 * c for c in curve.coverage], values, markevery=every, **look(name))
+        style = {**look(name), "label": names[name]}
+        axes.plot([100 * c for c in curve.coverage], values, markevery=every, **style)
     for share in (80, 90, 95):
         axes.axvline(share, color="0.8", linewidth=0.8, zorder=0)
     axes.set(
@@ -143,12 +150,27 @@ def plot_risk_coverage(models: Mapping[str, Selective], *, percent: bool = True)
         ylabel="error among these (%)" if percent else "RMSE among these",
     )
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, frameon=False, loc="upper left" if percent else "lower left")
+    # Above the axes: no corner is free of curves for sure.
+    figure.legend(
+        fontsize=8, frameon=False, loc="outside upper center", ncols=_columns(names, models)
+    )
     return figure
 
 
-def plot_clients(rows: Sequence[ClientRow], outcome: str = "class") -> Figure:
+def _columns(names: Mapping[str, str], models: Iterable[str]) -> int:
+    """Columns of a legend that is as wide as a figure."""
+    return 2 if sum(len(names[name]) for name in models) < 50 else 1
+
+
+def plot_clients(
+    rows: Sequence[ClientRow], outcome: str = "class", *, lead: str = "personal"
+) -> Figure:
     """Each client's accuracy (or RMSE) with its interval, in the order given; the first `MOST_CLIENTS`.
+
+    Args:
+        rows: Clients.
+        outcome: ``class`` or ``number``.
+        lead: The model that the intervals are of, ``personal`` or ``global``.
 
     Example:
         >>> row = ClientRow(0, "ward", 9, 9, 9, 0, {"accuracy": 0.9}, None, 0.6, 0.99)
@@ -160,7 +182,10 @@ def plot_clients(rows: Sequence[ClientRow], outcome: str = "class") -> Figure:
     figure, axes = blank(height=tall(len(rows)) + 0.3)
     for place, row in enumerate(rows):
         axes.plot(
-            [scale * row.lower, scale * row.upper], [place] * 2, color="#0b4f8a", linewidth=1.4
+            [scale * row.lower, scale * row.upper],
+            [place] * 2,
+            color=_LOOKS[lead]["color"],
+            linewidth=1.4,
         )
     styles = {name: {**look(name), "linestyle": "none"} for name in MODELS}
     own = [scale * row.personal.get(first, math.nan) for row in rows]
@@ -205,7 +230,10 @@ def plot_entropy_split(rows: Sequence[ClientRow], outcome: str = "class") -> Fig
         "linewidth": 0.6,
         "hatch": "////",
     }
-    if outcome == "class":
+    if outcome == "class" and not any(map(math.isfinite, column("aleatoric"))):
+        axes.barh(places, column("entropy"), label="total, which is not split", height=0.72, **grey)
+        axes.set_xlabel("mean entropy (nats)")
+    elif outcome == "class":
         noise = column("aleatoric")
         axes.barh(places, noise, label="aleatoric (noise)", height=0.72, **grey)
         known = column("epistemic")
@@ -213,28 +241,34 @@ def plot_entropy_split(rows: Sequence[ClientRow], outcome: str = "class") -> Fig
         axes.set_xlabel("mean entropy (nats)")
     else:
         axes.barh(places, column("sd"), label="all (predictive sd)", height=0.72, **grey)
-        axes.barh(places, column("epistemic_sd"), label="epistemic part alone", height=0.4, **white)
+        known = column("epistemic_sd")
+        if any(map(math.isfinite, known)):
+            axes.barh(places, known, label="epistemic part alone", height=0.4, **white)
         axes.set_xlabel("mean standard deviation (units of the outcome)")
     label_clients(axes, [row.name for row in rows])
     figure.legend(fontsize=8, frameon=False, loc="outside upper center", ncols=2)
     return figure
 
 
-def plot_history(records: Sequence[Mapping[str, Any]], measure: str, label: str) -> Figure:
+def plot_history(
+    records: Sequence[Mapping[str, Any]],
+    measure: str,
+    label: str,
+    names: Mapping[str, str] = MODELS,
+) -> Figure:
     """A measure on test examples against the round.
 
     Args:
         records: Of ``metrics.jsonl``.
         measure: Its name there.
         label: What to write at the axis; a ``%`` in it multiplies by 100.
+        names: What ``personal`` and ``global`` are called.
 
     Example:
         >>> records = [{"round": 1, "personal": {"nll": 0.4}, "global": {"nll": 0.5}}]
         >>> len(plot_history(records, "nll", "NLL (nats)").axes[0].lines)
         2
     """
-    from matplotlib.ticker import MaxNLocator
-
     figure, axes = blank(height=3.0)
     scale = 100 if "%" in label else 1
     for name in MODELS:
@@ -246,12 +280,24 @@ def plot_history(records: Sequence[Mapping[str, Any]], measure: str, label: str)
         ]
         if points:
             every = max(1, len(points) // 12)
-            axes.plot(*zip(*points, strict=True), markevery=every, **look(name))
+            style = {**look(name), "label": names[name]}
+            axes.plot(*zip(*points, strict=True), markevery=every, **style)
     axes.set(xlabel="round", ylabel=label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _rounds(axes, [record["round"] for record in records])
     if axes.lines:
         axes.legend(fontsize=8, frameon=False)
     return figure
+
+
+def _rounds(axes: Axes, rounds: Sequence[int]) -> None:
+    """An axis of whole rounds, of one round too."""
+    from matplotlib.ticker import MaxNLocator
+
+    if len(set(rounds)) == 1:
+        axes.set_xlim(rounds[0] - 1, rounds[0] + 1)
+        axes.set_xticks([rounds[0]])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plot_gain_history(records: Sequence[Mapping[str, Any]]) -> Figure:
@@ -266,7 +312,6 @@ def plot_gain_history(records: Sequence[Mapping[str, Any]]) -> Figure:
         'information gain (nats)'
     """
     import numpy as np
-    from matplotlib.ticker import MaxNLocator
 
     figure, axes = blank(height=3.0)
     told = [record for record in records if record.get("information_gain")]
@@ -303,7 +348,7 @@ def plot_gain_history(records: Sequence[Mapping[str, Any]]) -> Figure:
                 label=f"median, {site}",
             )
     axes.set(xlabel="round", ylabel="information gain (nats)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _rounds(axes, rounds)
     if told:
         axes.legend(fontsize=7, frameon=False)
     return figure

@@ -60,8 +60,8 @@ def plot_predicted_observed(fit: NumberFit) -> Figure:
     return figure
 
 
-def plot_interval_coverage(fit: NumberFit) -> Figure:
-    """Share of outcomes inside central intervals against what it should be.
+def plot_interval_coverage(fit: NumberFit, name: str = "personal models") -> Figure:
+    """Share of outcomes inside central intervals against what it should be, of the models called ``name``.
 
     Example:
         >>> fit = NumberFit((), (), (), (0.5, 0.9), (0.4, 0.95), (1.0, 2.0), ())
@@ -73,7 +73,7 @@ def plot_interval_coverage(fit: NumberFit) -> Figure:
         [40, 100], [40, 100], color="0.55", linestyle=":", linewidth=1, label="as it should be"
     )
     levels, coverage = ([100 * v for v in values] for values in (fit.levels, fit.coverage))
-    axes.plot(levels, coverage, color="#0b4f8a", marker="o", markersize=5, label="personal models")
+    axes.plot(levels, coverage, color="#0b4f8a", marker="o", markersize=5, label=name)
     finite = [value for value in coverage if math.isfinite(value)]
     axes.set(
         xlim=(45, 100),

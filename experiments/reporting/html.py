@@ -53,12 +53,14 @@ a { color: #0b4f8a; }
 .note { border-left: .35rem solid #9a6a00; background: #fdf8ec; padding: .3rem 1rem; margin: .8rem 0; }
 .gone { color: #555; font-style: italic; }
 nav ul { columns: 15rem; padding-left: 1.2rem; max-width: none; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1rem;
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem;
   align-items: start; }
 figure { margin: .6rem 0; max-width: 34rem; }
 figure img { width: 100%; height: auto; display: block; }
 figcaption { font-size: .88rem; color: #444; }
-.scroll { overflow-x: auto; margin: 0 0 .6rem; }
+.scroll { overflow-x: auto; margin: 0 0 .6rem; padding-bottom: .1rem;
+  background: linear-gradient(to left, #fff 1rem, transparent 3rem) right / 3rem 100% no-repeat local,
+  linear-gradient(to left, #9aa 0, transparent 1.1rem) right / 1.1rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 .caption { font-size: .88rem; color: #444; margin: .6rem 0 .2rem; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #ddd; vertical-align: top;
@@ -73,7 +75,9 @@ tr.need th[scope=row]::before { content: "! "; }
 pre { overflow-x: auto; background: #f6f6f6; padding: .7rem; font-size: .82rem; line-height: 1.4; columns: 20rem; }
 .figures > * { min-width: 0; }
 @media (max-width: 40rem) { body { padding: .7rem; } th, td { padding: .25rem .4rem; }
-  .scroll th[scope=row] { white-space: normal; position: sticky; left: 0; background: #fff; max-width: 8rem; } }
+  table { font-size: .82rem; } .scroll th[scope=row] { position: sticky; left: 0; background: #fff; max-width: 9rem;
+  border-right: 1px solid #ddd; } .scroll thead th:first-child { position: sticky; left: 0; background: #fff; }
+  .scroll th.short[scope=row] { max-width: none; } td.text { min-width: 14rem; } }
 @page { margin: 14mm; }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } nav { display: none; }
   figure, tr, .answer, .note { break-inside: avoid; } h2 { break-after: avoid; } a { color: inherit; }

@@ -21,12 +21,14 @@ from pyro_pfedbayes.number_scores import (
     crps,
     inside_from_ranks,
     interval_report,
+    pit_from_ranks,
     pit_values,
 )
 from pyro_pfedbayes.resampling import bootstrap_by_client
 from pyro_pfedbayes.selective import excess_aurc, risk_coverage
 
 __all__ = [
+    "LEAST_DRAWS",
     "LEVELS",
     "number_client_measures",
     "number_fit",
@@ -35,6 +37,8 @@ __all__ = [
     "rmse_intervals",
 ]
 
+LEAST_DRAWS = 19
+"""Draws that a 90 % interval needs."""
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _SHOWN = 2_000
 _PIT_BINS = 10
@@ -57,31 +61,36 @@ def number_scores(
         log_likelihood: log p(y | x, weights) ``[K, n]`` in nats, or None.
         y: Known outcomes ``[n]``.
         log_density: log of its mean over all draws ``[n]``, or None.
-        counted: ``crps``, and how many draws lie ``below`` each outcome or are ``equal`` to it ``[n]``: what is stored
-            of draws that are not.
+        counted: ``crps``, and how many draws lie ``below`` each outcome or are ``equal`` to it ``[n]``, over all
+            draws. They go before ``outcomes``, which are stored of the personal models alone.
         draws: How many those were.
 
     Returns:
-        ``nll`` (minus the log of the mean density), ``crps`` (fair; from at least 2 draws), and ``inside``, 1 in the
-        90 % interval (from at least 19 draws; else NaN), ``[n]`` each, as far as the draws are there and are numbers.
+        ``nll`` (minus the log of the mean density), ``crps`` (without bias; NaN of 1 draw), and ``inside``, 1 in the
+        90 % interval (NaN of less than `LEAST_DRAWS`), ``[n]`` each, as far as something tells. Where the ends of the
+        interval would lie between two draws, ``inside`` is the mean of 0 or 1 for the wider and for the narrower
+        interval, weighted so that 90 % is what outcomes exchangeable with the draws would give.
     """
     found: dict[str, Array] = {}
+    counted = {} if counted is None else counted
     if log_density is not None:
         found["nll"] = -log_density.astype(np.float64)
     elif log_likelihood is not None:
         each = torch.from_numpy(log_likelihood).double()
         found["nll"] = (math.log(len(each)) - each.logsumexp(0)).numpy()
-    if outcomes is not None and len(y) and bool(np.isfinite(outcomes).all()):
-        drawn, truth = torch.from_numpy(outcomes), torch.from_numpy(y).double()
-        if len(drawn) > 1:
-            found["crps"] = crps(drawn, truth).numpy()
-        lower, upper = (end.numpy() for end in central_interval(drawn, 0.9))
+    nothing, usable = np.full(len(y), math.nan), _usable(outcomes, y)
+    if "crps" in counted:
+        # One estimator for the personal models and the global one, over all draws.
+        found["crps"] = counted["crps"].astype(np.float64) if draws > 1 else nothing
+    elif usable is not None:
+        truth = torch.from_numpy(y).double()
+        found["crps"] = crps(usable, truth).numpy() if len(usable) > 1 else nothing
+    if {"below", "equal"} <= counted.keys():
+        found["inside"] = _inside(counted, draws, 0.9)
+    elif usable is not None:
+        lower, upper = (end.numpy() for end in central_interval(usable, 0.9))
         inside = ((lower <= y) & (y <= upper)).astype(np.float64)
         found["inside"] = np.where(np.isnan(lower), math.nan, inside)
-    elif counted is not None and {"crps", "below", "equal"} <= counted.keys():
-        found["crps"] = counted["crps"].astype(np.float64)
-        below, equal = (torch.from_numpy(counted[name]) for name in ("below", "equal"))
-        found["inside"] = inside_from_ranks(below, equal, draws, 0.9).numpy()
     return found
 
 
@@ -139,25 +148,63 @@ def rmse_intervals(columns: Columns, y: Array, owner: Array, clients: int) -> tu
     return found.lower.sqrt().numpy(), found.upper.sqrt().numpy()
 
 
-def number_fit(columns: Columns, y: Array, outcomes: Array | None) -> NumberFit:
-    """Predicted against observed, coverage of intervals, and the histogram of the PIT."""
+def number_fit(columns: Columns, y: Array, outcomes: Array | None, draws: int) -> NumberFit:
+    """Predicted against observed, coverage of intervals, and the histogram of the PIT.
+
+    Args:
+        columns: ``mean``, ``sd`` ``[n]``, and in newer files ``below`` and ``equal``, which coverage and PIT are from.
+        y: Known outcomes ``[n]``.
+        outcomes: Drawn outcomes ``[K, n]``, which widths are from; None if they are not stored.
+        draws: Draws behind ``below`` and ``equal``.
+    """
     places = np.unique(np.linspace(0, len(y) - 1, min(_SHOWN, len(y))).round().astype(int))
     shown = (y[places], columns["mean"][places], columns["sd"][places])
     seen, predicted, sd = (tuple(values.astype(float).tolist()) for values in shown)
-    if outcomes is None or not len(y) or not bool(np.isfinite(outcomes).all()):
+    usable = _usable(outcomes, y)
+    ranked = {"below", "equal"} <= columns.keys()
+    if not len(y) or draws < 2 or (usable is None and not ranked):
         return NumberFit(seen, predicted, sd)
-    drawn, truth = torch.from_numpy(outcomes), torch.from_numpy(y).double()
-    report = interval_report(drawn, truth, LEVELS)
-    pit = torch.histc(pit_values(drawn, truth, seed=0), _PIT_BINS, 0.0, 1.0)
+    truth = torch.from_numpy(y).double()
+    report = None if usable is None else interval_report(usable, truth, LEVELS)
+    if ranked:
+        below, equal = (torch.from_numpy(columns[name]) for name in ("below", "equal"))
+        coverage = [_mean(_inside(columns, draws, level)) for level in LEVELS]
+        pit = pit_from_ranks(below, equal, draws, seed=0)
+    else:
+        assert usable is not None
+        assert report is not None
+        coverage, pit = report.coverage.tolist(), pit_values(usable, truth, seed=0)
+    bars = torch.histc(pit[pit.isfinite()], _PIT_BINS, 0.0, 1.0)
     return NumberFit(
         seen,
         predicted,
         sd,
         LEVELS,
-        tuple(report.coverage.tolist()),
-        tuple(report.width.tolist()),
-        tuple(int(count) for count in pit.tolist()),
+        tuple(coverage),
+        tuple([math.nan] * len(LEVELS) if report is None else report.width.tolist()),
+        tuple(int(count) for count in bars.tolist()),
     )
+
+
+def _usable(outcomes: Array | None, y: Array) -> Tensor | None:
+    """Drawn outcomes that are all numbers; None if they are not, or there are none."""
+    if outcomes is None or not len(y) or not bool(np.isfinite(outcomes).all()):
+        return None
+    return torch.from_numpy(outcomes)
+
+
+def _inside(counted: Columns, draws: int, level: float) -> Array:
+    """Share of the interval at ``level`` that holds each outcome ``[n]``, see `number_scores`."""
+    below, equal = (torch.from_numpy(counted[name]) for name in ("below", "equal"))
+    wide = inside_from_ranks(below, equal, draws, level)
+    place = (draws + 1) * (1 - level) / 2
+    # Of the interval from the m-th lowest draw to the m-th highest the probability is 1 - 2 m / (draws + 1).
+    narrower = 1 - 2 * (math.floor(place + 1e-9) + 1) / (draws + 1)
+    share = max(place - math.floor(place + 1e-9), 0.0)
+    if share < 1e-9 or narrower <= 0:
+        return np.asarray(wide.numpy())
+    narrow = inside_from_ranks(below, equal, draws, narrower)
+    return np.asarray(((1 - share) * wide + share * narrow).numpy())
 
 
 def _selective(doubt: Tensor, squares: Tensor, owner: Array) -> Selective:

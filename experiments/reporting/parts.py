@@ -11,10 +11,22 @@ from pyro_pfedbayes.experiments.reporting.data import (
     ModelReport,
     ReportData,
 )
+from pyro_pfedbayes.experiments.reporting.figures import MODELS
 from pyro_pfedbayes.experiments.reporting.html import UNDEFINED, paragraph
 
-__all__ = ["DASH", "Shown", "estimate", "gone", "models", "sentence"]
+__all__ = [
+    "DASH",
+    "NOT_ABOUT",
+    "Shown",
+    "about_personal",
+    "estimate",
+    "gone",
+    "models",
+    "sentence",
+    "titles",
+]
 
+NOT_ABOUT = "not what the method is about"
 Shown = Callable[[float | None], str]
 DASH = f"{UNDEFINED} means not defined."
 
@@ -34,9 +46,28 @@ def gone(data: ReportData, part: str) -> str:
 
 
 def models(data: ReportData) -> dict[str, ModelReport]:
-    """The kinds of model that there are numbers of."""
+    """The kinds of model that there are numbers of, the one that the method is about first."""
     both = {"personal": data.personal, "global": data.global_}
+    if data.lead == "global":
+        both = {"global": data.global_, "personal": data.personal}
     return {name: found for name, found in both.items() if found is not None}
+
+
+def titles(data: ReportData) -> dict[str, str]:
+    """How ``personal`` and ``global`` are called, and which of them the method is not about."""
+    return {
+        model: name if model in data.about else f"{name} ({NOT_ABOUT})"
+        for model, name in MODELS.items()
+    }
+
+
+def about_personal(data: ReportData) -> str:
+    """A paragraph for sections that are on the personal models alone, where the method is not about them."""
+    if "personal" in data.about:
+        return ""
+    return paragraph(
+        "These figures are of the personal models, which are not what the method is about."
+    )
 
 
 def sentence(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.reporting import reading_groups as groups
+from pyro_pfedbayes.experiments.reporting.reading_groups import Columns
 from pyro_pfedbayes.experiments.runfolder import RunFolder
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Posterior", "RunFiles", "read_run"]
+__all__ = ["Columns", "Posterior", "RunFiles", "read_run"]
 
 Array = NDArray[Any]
-Columns = Mapping[str, Array]
-_CLASS = ("p", "total", "aleatoric", "epistemic")
 _NUMBER = ("mean", "sd", "aleatoric", "epistemic")
 _NEWER = ("log_density", "crps", "below", "equal")
-_SHIFTS = ("corruption", "strength", "example")
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class Posterior:
             and ``strength``.
         gain: ``kl [N, sites]``, ``client [N]``, ``site [sites]``.
         attrs: Of the whole tree.
+        damaged: Optional groups that are there but could not be read, and why, by name.
     """
 
     y: Array
@@ -74,11 +74,18 @@ class Posterior:
     corrupted: Columns | None = None
     gain: Columns | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_class(self) -> bool:
         """Whether outcomes are classes."""
         return "p" in self.personal
+
+    @property
+    def is_point(self) -> bool:
+        """Whether one set of weights made all predictions: one draw, and nothing epistemic at all."""
+        models = [self.personal, *([] if self.global_ is None else [self.global_])]
+        return self.draws == 1 and not any(columns["epistemic"].any() for columns in models)
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class RunFiles:
         history: ``metrics.jsonl``.
         posterior: ``posterior.nc``; None if it is missing or damaged.
         problems: What is missing or damaged, by file.
+        damaged: Those of these files that are there; and optional groups of ``posterior.nc``, by name.
     """
 
     folder: RunFolder
@@ -100,6 +108,7 @@ class RunFiles:
     history: tuple[Mapping[str, Any], ...]
     posterior: Posterior | None
     problems: Mapping[str, str]
+    damaged: tuple[str, ...] = ()
 
 
 def read_run(path: Path) -> RunFiles:
@@ -121,7 +130,18 @@ def read_run(path: Path) -> RunFiles:
         posterior = _posterior(folder.posterior)
     except UserError as problem:
         problems["posterior.nc"] = str(problem)
-    return RunFiles(folder, settings, summary, history, posterior, problems)
+    files = {
+        "summary.json": folder.summary,
+        "metrics.jsonl": folder.metrics,
+        "posterior.nc": folder.posterior,
+    }
+    damaged = [name for name in problems if files[name].exists()]
+    if posterior is not None:
+        damaged += posterior.damaged
+        problems |= {
+            name: f"posterior.nc is damaged: {why}" for name, why in posterior.damaged.items()
+        }
+    return RunFiles(folder, settings, summary, history, posterior, problems, tuple(damaged))
 
 
 def _summary(folder: RunFolder, problems: dict[str, str]) -> Mapping[str, Any]:
@@ -129,11 +149,13 @@ def _summary(folder: RunFolder, problems: dict[str, str]) -> Mapping[str, Any]:
         problems["summary.json"] = "the run is not finished (it holds no summary.json)"
         return {}
     try:
-        found = json.loads(folder.summary.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        found = problem
-    if not isinstance(found, dict):
-        problems["summary.json"] = "summary.json is damaged; its figures are left out"
+        found: Any = json.loads(folder.summary.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError("it is no object")
+        if not isinstance(found.get("personal"), dict):
+            raise TypeError("it lacks personal")
+    except (OSError, ValueError, TypeError) as problem:
+        problems["summary.json"] = f"summary.json is damaged ({problem}); its figures are left out"
         return {}
     return found
 
@@ -141,19 +163,31 @@ def _summary(folder: RunFolder, problems: dict[str, str]) -> Mapping[str, Any]:
 def _history(folder: RunFolder, problems: dict[str, str]) -> tuple[Mapping[str, Any], ...]:
     try:
         lines = folder.metrics.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        problems["metrics.jsonl"] = "metrics.jsonl is missing or not readable"
+    except FileNotFoundError:
+        problems["metrics.jsonl"] = "the run holds no metrics.jsonl"
+        return ()
+    except (OSError, UnicodeDecodeError) as problem:
+        problems["metrics.jsonl"] = f"metrics.jsonl is not readable ({problem})"
         return ()
     records: list[Mapping[str, Any]] = []
+    bad: list[int] = []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
             if not isinstance(record["round"], int) or not isinstance(record["personal"], dict):
                 raise TypeError
         except (ValueError, KeyError, TypeError):
-            problems["metrics.jsonl"] = f"line {number} of metrics.jsonl is damaged and left out"
+            bad.append(number)
             continue
         records.append(record)
+    if bad:
+        named = ", ".join(map(str, bad[:5])) + (" and more" if len(bad) > 5 else "")
+        what = (
+            f"line {named} of metrics.jsonl is"
+            if len(bad) == 1
+            else f"lines {named} of metrics.jsonl are"
+        )
+        problems["metrics.jsonl"] = f"{what} damaged and left out"
     return tuple(records)
 
 
@@ -173,152 +207,97 @@ def _posterior(path: Path) -> Posterior:
     try:
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             return _taken(tree)
-    except KeyError as problem:
-        raise UserError(
-            f"posterior.nc lacks {problem}: it is of another version, or damaged"
-        ) from None
+    except UserError as problem:
+        raise UserError(f"posterior.nc is of another version, or damaged: {problem}") from None
     except Exception as problem:  # h5py and xarray raise many types on damaged files
         told = " ".join(str(problem).split()) or type(problem).__name__
         raise UserError(f"posterior.nc is damaged: {told[:160]}") from None
 
 
 def _taken(tree: xr.DataTree) -> Posterior:
-    stats, observed = _group(tree, "observation_stats"), _group(tree, "observed_data")
-    number = "p" not in stats
-    kind = _NUMBER if number else _CLASS
-    personal = _present(stats, kind)
-    y, owner = observed["y"].to_numpy(), observed["client_of"].to_numpy().astype(np.int64)
-    if any(len(values) != len(y) for values in (owner, *personal.values())):
-        raise UserError("its groups differ in length")
-    index = None
-    if "constant_data" in tree.children and "index" in _group(tree, "constant_data"):
-        index = _group(tree, "constant_data")["index"].to_numpy().astype(np.int64)
-    per_draw = _group(tree, "log_likelihood")["y"]
+    stats = groups.group_of(tree, "observation_stats")
+    number = "p" not in stats and ("mean" in stats or "sd" in stats)
+    kind = _NUMBER if number else groups.CLASS_COLUMNS
+    personal = _present(tree, "observation_stats", kind)
+    y, owner = (groups.variable(tree, "observed_data", name) for name in ("y", "client_of"))
+    seen, whose = y.to_numpy(), owner.to_numpy().astype(np.int64)
+    if any(len(values) != len(seen) for values in (whose, *personal.values())):
+        raise UserError("its groups observation_stats and observed_data differ in length")
+    if (whose < 0).any():
+        raise UserError("its group observed_data has a client below 0")
+    if not number:
+        groups.check_labels(seen, personal["p"].shape[1], "observed_data")
+    per_draw = groups.variable(tree, "log_likelihood", "y")
     kept = per_draw.sizes["chain"] * per_draw.sizes["draw"]
+    damaged: dict[str, str] = {}
+    both = ("validation_stats", "global_validation_stats")
+    unlike = (groups.unseen, groups.foreign, groups.corrupted)
+    asked = {
+        read.__name__: None
+        if number
+        else groups.optional(read, tree, (f"{read.__name__}_stats",), damaged)
+        for read in unlike
+    }
+    validation = None if number else groups.optional(groups.validation, tree, both, damaged)
     return Posterior(
-        y=y,
-        owner=owner,
-        index=index,
+        y=seen,
+        owner=whose,
+        index=_index(tree),
         personal=personal,
-        global_=_columns(tree, "global_stats", kind, len(y)),
-        classes=() if number else tuple(str(c) for c in stats["class"].to_numpy()),
+        global_=groups.optional(
+            lambda found: _columns(found, "global_stats", kind, len(seen)),
+            tree,
+            ("global_stats",),
+            damaged,
+        ),
+        classes=() if number else _classes(tree, personal["p"].shape[1]),
         names=_names(tree),
         draws=int(tree.attrs.get("draws", kept)),
         kept=kept,
-        outcomes=_flat(_group(tree, "posterior_predictive")["y"]) if number else None,
+        outcomes=_flat(groups.variable(tree, "posterior_predictive", "y")) if number else None,
         log_likelihood=_flat(per_draw) if number else None,
-        validation={} if number else _validation(tree),
-        unseen=None if number else _unseen(tree),
-        foreign=None if number else _optional(_foreign, tree),
-        foreign_name=_foreign_name(tree),
-        corrupted=None if number else _optional(_corrupted, tree),
-        gain=_gain(tree),
+        validation=validation or {},
+        unseen=asked["unseen"],
+        foreign=asked["foreign"],
+        foreign_name=groups.foreign_name(tree),
+        corrupted=asked["corrupted"],
+        gain=groups.optional(groups.gain, tree, ("information_gain",), damaged),
         attrs={str(key): _value(value) for key, value in tree.attrs.items()},
+        damaged=damaged,
     )
 
 
-def _group(tree: xr.DataTree, name: str) -> xr.Dataset:
-    """One group.
-
-    Raises:
-        KeyError: There is none of that name.
-    """
-    return tree.children[name].to_dataset()
-
-
-def _present(group: xr.Dataset, kind: tuple[str, ...]) -> dict[str, Array]:
-    """The columns that there must be, and those of newer versions."""
-    found = {name: group[name].to_numpy() for name in kind}
-    return found | {name: group[name].to_numpy() for name in _NEWER if name in group}
-
-
-def _columns(tree: xr.DataTree, name: str, kind: tuple[str, ...], n: int) -> Columns | None:
-    if name not in tree.children:
+def _index(tree: xr.DataTree) -> Array | None:
+    if "constant_data" not in tree.children:
         return None
-    found = _present(_group(tree, name), kind)
+    found = groups.group_of(tree, "constant_data")
+    return found["index"].to_numpy().astype(np.int64) if "index" in found.variables else None
+
+
+def _classes(tree: xr.DataTree, classes: int) -> tuple[str, ...]:
+    stats = groups.group_of(tree, "observation_stats")
+    named = stats["class"].to_numpy() if "class" in stats.variables else np.arange(classes)
+    return tuple(str(each) for each in named)
+
+
+def _present(tree: xr.DataTree, group: str, kind: tuple[str, ...]) -> dict[str, Array]:
+    """The columns that there must be, and those of newer versions."""
+    found = {name: groups.variable(tree, group, name).to_numpy() for name in kind}
+    held = groups.group_of(tree, group)
+    return found | {name: held[name].to_numpy() for name in _NEWER if name in held}
+
+
+def _columns(tree: xr.DataTree, name: str, kind: tuple[str, ...], n: int) -> Columns:
+    found = _present(tree, name, kind)
     if any(len(values) != n for values in found.values()):
         raise UserError(f"its group {name} is of another length than its observations")
     return found
 
 
-def _validation(tree: xr.DataTree) -> dict[str, Columns]:
-    names = {"personal": "validation_stats", "global": "global_validation_stats"}
-    found: dict[str, Columns] = {}
-    for model, name in names.items():
-        if name in tree.children:
-            group = _group(tree, name)
-            # The global model's group may leave out what both have in common.
-            common = (
-                _group(tree, names["personal"]) if names["personal"] in tree.children else group
-            )
-            y, owner = (
-                (group if part in group.variables else common)[part].to_numpy().astype(np.int64)
-                for part in ("y", "client_of")
-            )
-            found[model] = {"p": group["p"].to_numpy(), "y": y, "owner": owner}
-    return found
-
-
-def _unseen(tree: xr.DataTree) -> Columns | None:
-    if "unseen_stats" not in tree.children:
-        return None
-    group = _group(tree, "unseen_stats")
-    found = {name: group[name].to_numpy() for name in _CLASS}
-    return {**found, "owner": group["client_of_example"].to_numpy().astype(np.int64)}
-
-
-def _optional(read: Callable[[xr.DataTree], Columns], tree: xr.DataTree) -> Columns | None:
-    """What a group of newer versions holds; None if it is not there, or not as it should be."""
-    try:
-        found = read(tree)
-    except (KeyError, ValueError):
-        return None
-    n = len(found["owner"])
-    good = n and found["p"].ndim == 2 and all(len(values) == n for values in found.values())
-    return found if good else None
-
-
-def _foreign(tree: xr.DataTree) -> Columns:
-    group = _group(tree, "foreign_stats")
-    clients, n = group.sizes["client"], group.sizes["example"]
-    found = {name: group[name].transpose("client", "example", ...).to_numpy() for name in _CLASS}
-    flat = {name: values.reshape(clients * n, *values.shape[2:]) for name, values in found.items()}
-    return {**flat, "owner": group["client"].to_numpy().astype(np.int64).repeat(n)}
-
-
-def _foreign_name(tree: xr.DataTree) -> str:
-    if "foreign_stats" not in tree.children:
-        return ""
-    return str(tree.children["foreign_stats"].attrs.get("data", "another data set"))
-
-
-def _corrupted(tree: xr.DataTree) -> Columns:
-    group = _group(tree, "corrupted_stats")
-    kinds, strengths, n = (group.sizes[dim] for dim in _SHIFTS)
-    found = {name: group[name].transpose(*_SHIFTS, ...).to_numpy() for name in _CLASS}
-    flat = {
-        name: values.reshape(kinds * strengths * n, *values.shape[3:])
-        for name, values in found.items()
-    }
-    for name, part in (("owner", "client_of_example"), ("index", "index"), ("y", "y")):
-        flat[name] = np.tile(group[part].to_numpy().astype(np.int64), kinds * strengths)
-    flat["corruption"] = group["corruption"].to_numpy().astype(str).repeat(strengths * n)
-    flat["strength"] = np.tile(group["strength"].to_numpy().astype(np.int64).repeat(n), kinds)
-    return flat
-
-
-def _gain(tree: xr.DataTree) -> Columns | None:
-    if "information_gain" not in tree.children:
-        return None
-    kl = _group(tree, "information_gain")["kl"].transpose("client", "site")
-    sites = kl["site"].to_numpy().astype(str) if "site" in kl.coords else np.array(["all"])
-    return {"kl": kl.to_numpy(), "client": kl["client"].to_numpy().astype(np.int64), "site": sites}
-
-
 def _names(tree: xr.DataTree) -> dict[int, str]:
     if "client_metrics" not in tree.children:
         return {}
-    group = _group(tree, "client_metrics")
+    group = groups.group_of(tree, "client_metrics")
     if "client_name" not in group.coords:
         return {}
     numbers, texts = group["client"].to_numpy(), group["client_name"].to_numpy()

@@ -12,7 +12,6 @@ from pyro_pfedbayes.experiments.reporting.data import (
     ReportData,
 )
 from pyro_pfedbayes.experiments.reporting.figures import (
-    MODELS,
     MOST_CLIENTS,
     plot_clients,
     plot_gain_history,
@@ -29,7 +28,16 @@ from pyro_pfedbayes.experiments.reporting.html import (
     side_by_side,
     table,
 )
-from pyro_pfedbayes.experiments.reporting.parts import DASH, Shown, estimate, gone, models
+from pyro_pfedbayes.experiments.reporting.parts import (
+    DASH,
+    NOT_ABOUT,
+    Shown,
+    estimate,
+    gone,
+    models,
+    sentence,
+    titles,
+)
 
 __all__ = ["MEASURES", "clients_section", "history_section", "measures_section", "settings_section"]
 
@@ -50,6 +58,8 @@ MEASURES: Mapping[str, tuple[str, Shown, str]] = {
     "crps": ("CRPS", number, "units of the outcome; lower is better"),
     "sd": ("mean predictive sd", number, ""),
 }
+_SHORT = {"personal": "PM", "global": "GM"}
+_FEW = 4  # clients from which a bootstrap over clients begins to tell
 _OVER = {
     "both": "95 % intervals: bootstrap over clients, and over examples within them.",
     "clients": "95 % intervals: bootstrap over clients, each with all its examples.",
@@ -68,10 +78,16 @@ def measures_section(data: ReportData) -> str:
         heading, shown, sense = MEASURES[name]
         cells = [estimate(model.measures.get(name), shown) for model in found.values()]
         rows.append([heading, *cells, sense])
-    heads = ["measure", *(MODELS[name] for name in found), ""]
+    heads = ["measure", *(titles(data)[name] for name in found), ""]
     judged = sum(row.judged for row in data.clients if not row.broken)
-    caption = f"{amount(judged, 'test example')} with a known outcome. {_OVER.get(data.interval, '')} {DASH}"
+    over = _OVER.get(data.interval, "")
+    served = sum(1 for row in data.clients if row.judged and not row.broken)
+    if 1 < served < _FEW:
+        over += f" There are {served} clients only, and so the intervals are too narrow."
+    caption = f"{amount(judged, 'test example')} with a known outcome. {over} {DASH}"
     text = table(caption, heads, rows, text=[len(heads) - 1])
+    if "intervals" in data.missing:
+        text += paragraph(sentence(data.missing["intervals"]), "gone")
     if data.global_ is None:
         text += paragraph(f"The global model: {data.missing.get('global', NOT_STORED)}.", "gone")
     return text
@@ -94,18 +110,16 @@ def clients_section(data: ReportData) -> str:
     text = table(caption, heads, rows, text=[len(heads) - 1] if marked else [], marked=marked)
     shown = min(len(data.clients), MOST_CLIENTS)
     which = "" if shown == len(data.clients) else f" The first {shown} of the table."
-    square = "; square, the global model" if data.global_ is not None else ""
     figure = figure_block(
-        plot_clients(data.clients, outcome),
-        f"{first} of {amount(shown, 'client')}. {_extremes(data.clients, outcome)}",
-        f"{first[0].upper()}{first[1:]} of each client on its own test examples: dot, personal model with its "
-        f"95 % interval{square}.{which}",
+        plot_clients(data.clients, outcome, lead=data.lead),
+        f"{first} of {amount(shown, 'client')}. {_extremes(data.clients, outcome, data.lead)}",
+        f"{first[0].upper()}{first[1:]} of each client on its own test examples: {_marks(data)}.{which}",
     )
     why = paragraph(
         "Reasons compare a client with the median client: its whole 95 % interval lies on the bad side of the median, "
         "its entropy (or sd) is above 1.5 times the median, or it has under half the median's training data. Beside "
-        "that: more confidence than accuracy, intervals that hold too few outcomes, or a global model that serves it "
-        "better, each beyond 1.96 standard errors. Of many clients, some are marked by chance."
+        "that: more confidence than accuracy, 90 % intervals that hold fewer outcomes than chance explains, or a "
+        "global model that serves it better, beyond 1.96 standard errors. Of many clients, some are marked by chance."
     )
     return side_by_side(figure, f"<div>{why}</div>") + text
 
@@ -125,12 +139,15 @@ def history_section(data: ReportData) -> str:
     for measure, label in shown:
         if not any(record["personal"].get(measure) is not None for record in data.history):
             continue
-        value = last["personal"].get(measure)
+        column = last.get(data.lead)
+        value = column.get(measure) if isinstance(column, Mapping) else None
         scaled = percent(value) if "%" in label else number(value)
-        alt = f"{label} by round; personal models at round {last['round']}: {scaled}."
+        alt = f"{label} by round; {titles(data)[data.lead]} at round {last['round']}: {scaled}."
         blocks.append(
             figure_block(
-                plot_history(data.history, measure, label), alt, f"{label}, on test examples."
+                plot_history(data.history, measure, label, titles(data)),
+                alt,
+                f"{label}, on test examples.",
             )
         )
     told = [r["information_gain"] for r in data.history if r.get("information_gain")]
@@ -170,35 +187,35 @@ def settings_section(data: ReportData) -> str:
 def _client_columns(data: ReportData) -> list[tuple[str, Callable[[ClientRow], str]]]:
     """Headings and cells after the client's name."""
 
-    def own(name: str, shown: Shown) -> Callable[[ClientRow], str]:
-        return lambda row: shown(row.personal.get(name))
+    def cell(model: str, name: str, shown: Shown) -> Callable[[ClientRow], str]:
+        return lambda row: shown(row.measures(model).get(name))
 
-    def other(name: str, shown: Shown) -> Callable[[ClientRow], str]:
-        return lambda row: shown((row.global_ or {}).get(name))
-
-    classes = data.outcome != "number"
+    classes, lead = data.outcome != "number", data.lead
+    other = "global" if lead == "personal" else "personal"
+    short = _SHORT[lead]
     first, shown = ("accuracy", percent) if classes else ("rmse", number)
     title = "%" if classes else "RMSE"
     columns: list[tuple[str, Callable[[ClientRow], str]]] = []
     if any(row.train is not None for row in data.clients):
         columns.append(("train", lambda row: UNDEFINED if row.train is None else f"{row.train:,}"))
     columns.append(("test", lambda row: f"{row.judged:,}"))
-    columns.append((f"PM {title}", own(first, shown)))
+    columns.append((f"{short} {title}", cell(lead, first, shown)))
     columns.append(("95 % interval", lambda row: f"{shown(row.lower)} to {shown(row.upper)}"))
     if data.global_ is not None:
-        columns.append((f"GM {title}", other(first, shown)))
-    columns.append(("PM NLL", own("nll", number)))
+        aside = "" if other in data.about else f" ({NOT_ABOUT})"
+        columns.append((f"{_SHORT[other]} {title}{aside}", cell(other, first, shown)))
+    columns.append((f"{short} NLL", cell(lead, "nll", number)))
     if classes:
         columns += [
-            ("PM ECE %", own("ece", percent)),
-            ("entropy", own("entropy", number)),
-            ("epistemic", own("epistemic", number)),
+            (f"{short} ECE %", cell(lead, "ece", percent)),
+            ("entropy", cell(lead, "entropy", number)),
+            ("epistemic", cell(lead, "epistemic", number)),
         ]
     else:
         columns += [
-            ("PM in 90 %", own("coverage90", percent)),
-            ("sd", own("sd", number)),
-            ("CRPS", own("crps", number)),
+            (f"{short} in 90 %", cell(lead, "coverage90", percent)),
+            ("sd", cell(lead, "sd", number)),
+            ("CRPS", cell(lead, "crps", number)),
         ]
     if data.gain is not None:
         columns.append(("gain, nats", lambda row: number(row.gain)))
@@ -207,9 +224,19 @@ def _client_columns(data: ReportData) -> list[tuple[str, Callable[[ClientRow], s
     return columns
 
 
-def _extremes(rows: Sequence[ClientRow], outcome: str) -> str:
+def _marks(data: ReportData) -> str:
+    """What the marks of the figure of clients mean."""
+    what = {"personal": "dot, personal model", "global": "square, the global model"}
+    text = f"{what[data.lead]} with its 95 % interval"
+    if data.global_ is None:
+        return text
+    other = "global" if data.lead == "personal" else "personal"
+    return f"{text}; {what[other]}" + ("" if other in data.about else f" ({NOT_ABOUT})")
+
+
+def _extremes(rows: Sequence[ClientRow], outcome: str, lead: str) -> str:
     first, shown = ("accuracy", percent) if outcome == "class" else ("rmse", number)
-    values = [row.personal.get(first, math.nan) for row in rows]
+    values = [row.measures(lead).get(first, math.nan) for row in rows]
     finite = [value for value in values if math.isfinite(value)]
     return f"From {shown(min(finite))} to {shown(max(finite))}." if finite else ""
 

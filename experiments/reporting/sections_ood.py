@@ -19,7 +19,8 @@ from pyro_pfedbayes.experiments.reporting.html import (
     side_by_side,
     table,
 )
-from pyro_pfedbayes.experiments.reporting.parts import estimate, gone
+from pyro_pfedbayes.experiments.reporting.parts import about_personal, estimate, gone
+from pyro_pfedbayes.experiments.reporting.point import POINT
 
 __all__ = ["detection_section"]
 
@@ -35,6 +36,8 @@ def detection_section(data: ReportData) -> str:
             "from. Here the personal models were asked about such examples, and their uncertainty was to tell them "
             "from the clients' own test examples."
         )
+        text += about_personal(data)
+        text += paragraph(f"{POINT}.") if data.point else ""
         text += "".join(paragraph(line) for line in _told(data))
         blocks = [_detection_figure(kinds)]
         blocks += [] if data.corrupted is None else [_damage_figure(data.corrupted)]

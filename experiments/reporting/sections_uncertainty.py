@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -37,12 +38,15 @@ from pyro_pfedbayes.experiments.reporting.html import (
 )
 from pyro_pfedbayes.experiments.reporting.parts import (
     DASH,
+    NOT_ABOUT,
     Shown,
     estimate,
     gone,
     models,
     sentence,
+    titles,
 )
+from pyro_pfedbayes.experiments.reporting.point import POINT
 
 __all__ = [
     "calibration_section",
@@ -60,12 +64,13 @@ def calibration_section(data: ReportData) -> str:
     if not found:
         return gone(data, "predictions")
     curves = {name: m.reliability for name, m in found.items() if m.reliability is not None}
+    called = titles(data)
     errors = ", ".join(
-        f"{MODELS[name]} ECE {percent(model.measures['ece'].value)} %"
+        f"{called[name]} ECE {percent(model.measures['ece'].value)} %"
         for name, model in found.items()
     )
     text = figure_block(
-        plot_reliability(curves),
+        plot_reliability(curves, called),
         f"Reliability diagram: share of right answers against stated probability. {errors}.",
         "On the dotted line a stated probability comes true. Below it the model is too sure, above it not sure enough. "
         "Larger marks hold more examples.",
@@ -93,6 +98,8 @@ def calibration_section(data: ReportData) -> str:
         f"{size}, judged on test examples. The most probable class, and so the accuracy, stays. "
         "Where a client's own T is not defined, the shared one serves."
     )
+    aside = [short[model] for model in short if model not in data.about]
+    caption += f" {aside[0]} is {NOT_ABOUT}." if aside else ""
     return side_by_side(text, table(caption, ["models", "T", "NLL", "ECE %", "adaptive"], rows))
 
 
@@ -109,17 +116,21 @@ def numbers_section(data: ReportData) -> str:
         )
     ]
     if fit.levels:
-        blocks += _interval_figures(fit)
+        blocks += _interval_figures(fit, data.lead)
     text = side_by_side(*blocks)
     if not fit.levels:
-        return text + paragraph(
-            "Intervals are not defined: there are no drawn outcomes that are numbers.", "gone"
-        )
+        why = "intervals are not defined: there are no drawn outcomes that are numbers"
+        return text + paragraph(sentence(data.missing.get("intervals", why)), "gone")
     rows = [
         [f"{100 * level:.0f} %", percent(inside), number(width)]
         for level, inside, width in zip(fit.levels, fit.coverage, fit.width, strict=True)
     ]
-    caption = f"Central predictive intervals of the personal models, from {amount(data.kept_draws, 'draw')}. {DASH}"
+    caption = f"Central predictive intervals of the {MODELS[data.lead]}, from {amount(data.draws, 'draw')}"
+    if data.kept_draws != data.draws:
+        caption += f" (widths from {data.kept_draws:,})"
+    caption += f". {DASH}"
+    if "intervals" in data.missing:
+        text += paragraph(sentence(data.missing["intervals"]), "gone")
     return text + table(caption, ["interval", "holds %", "mean width"], rows)
 
 
@@ -134,7 +145,8 @@ def selective_section(data: ReportData) -> str:
     what = "accuracy %" if classes else "RMSE"
     # Of a good classifier the area is far below one per cent.
     area: Shown = (lambda value: percent(value, 2)) if classes else number
-    unit = " %" if classes else ""
+    unit = " %" if classes else ", squared units"
+    called = titles(data)
     everything = {name: found[name].measures["accuracy" if classes else "rmse"] for name in curves}
     rows = [
         *(
@@ -143,49 +155,60 @@ def selective_section(data: ReportData) -> str:
         ),
         ["100 %", *(estimate(value, shown) for value in everything.values())],
         [f"AURC{unit}", *(estimate(curve.aurc, area) for curve in curves.values())],
-        [f"excess{unit}", *(estimate(curve.excess_aurc, area) for curve in curves.values())],
+        [
+            f"excess{unit}",
+            *(estimate(curve.excess_aurc, area) for curve in curves.values()),
+        ],
     ]
     by = "the largest probability" if classes else "the predictive standard deviation"
     best = "; ".join(
-        f"{MODELS[name]} {shown(curve.at['80'].value)} at 80 %, {shown(everything[name].value)} at 100 %"
+        f"{called[name]} {shown(curve.at['80'].value)} at 80 %, {shown(everything[name].value)} at 100 %"
         for name, curve in curves.items()
     )
     text = figure_block(
-        plot_risk_coverage(curves, percent=classes),
+        plot_risk_coverage(curves, called, percent=classes),
         f"Error among the answered examples against the share answered. {what}: {best}.",
         f"Examples are answered from the most certain on, by {by}. A curve that rises only at the right shows an "
         "uncertainty that knows where the errors are.",
     )
-    heads = [f"{what} at", *(MODELS[name] for name in curves)]
+    heads = [f"{what} at", *(called[name] for name in curves)]
+    squared = "" if classes else " of the squared error, in squared units of the outcome"
     caption = (
-        "AURC: area under the curve, lower is better; excess: what a perfect order of the examples would save. In "
-        "brackets 95 % intervals, as in the table of measures."
+        f"AURC: area under the curve{squared}, lower is better; excess: what a perfect order of the examples would "
+        "save. In brackets 95 % intervals, as in the table of measures."
     )
     return side_by_side(text, table(caption, heads, rows))
 
 
 def entropy_section(data: ReportData) -> str:
-    """Aleatoric and epistemic parts by client."""
-    if data.personal is None or not data.clients:
+    """Aleatoric and epistemic parts by client, of the lead model."""
+    if data.led is None or not data.clients:
         return gone(data, "predictions")
     outcome = data.outcome or "class"
     key = "entropy" if outcome == "class" else "sd"
     rows = sorted(
-        data.clients,
+        (dataclasses.replace(row, personal=row.measures(data.lead)) for row in data.clients),
         key=lambda row: (
             -row.personal[key] if math.isfinite(row.personal.get(key, math.nan)) else math.inf
         ),
     )
     unit = "nats" if outcome == "class" else "units of the outcome"
     first = rows[0]
-    alt = f"Uncertainty of {amount(min(len(rows), MOST_CLIENTS), 'client')} in two parts; the most uncertain is "
+    parts = "" if data.point else " in two parts"
+    alt = f"Uncertainty of {amount(min(len(rows), MOST_CLIENTS), 'client')}{parts}; the most uncertain is "
     alt += f"{first.name} with {number(first.personal.get(key))} {unit}."
+    who = MODELS[data.lead]
     caption = (
-        "Personal models on the clients' own test examples, the most uncertain first. Aleatoric uncertainty is noise "
-        "that no further data would remove; epistemic uncertainty is what the weights do not know yet."
+        f"{who[0].upper()}{who[1:]} on the clients' own test examples, the most uncertain first."
     )
+    if not data.point:
+        caption += (
+            " Aleatoric uncertainty is noise that no further data would remove; epistemic uncertainty is what the "
+            "weights do not know yet."
+        )
     more = "" if len(rows) <= MOST_CLIENTS else f" The first {MOST_CLIENTS} of {len(rows)}."
-    return figure_block(plot_entropy_split(rows, outcome), alt, caption + more)
+    figure = figure_block(plot_entropy_split(rows, outcome), alt, caption + more)
+    return (paragraph(f"{POINT}.") if data.point else "") + figure
 
 
 def examples_section(data: ReportData) -> str:
@@ -199,7 +222,8 @@ def examples_section(data: ReportData) -> str:
         text += figure_block(
             plot_examples(pictures),
             "; ".join(f"example {e.index}: is {e.label}, said {e.predicted}" for e in pictures),
-            "The test examples of which the personal models are least certain.",
+            f"The test examples of which the {MODELS[data.lead]} {'is' if data.lead == 'global' else 'are'} least "
+            "certain.",
         )
     elif "data" in data.missing:
         text += paragraph(sentence(data.missing["data"]), "gone")
@@ -254,16 +278,16 @@ def gain_section(data: ReportData) -> str:
     return figure_block(plot_information_gain(ordered), alt, caption)
 
 
-def _interval_figures(fit: NumberFit) -> list[str]:
+def _interval_figures(fit: NumberFit, lead: str) -> list[str]:
     told = ", ".join(
         f"{percent(inside)} % at {100 * level:.0f} %"
         for level, inside in zip(fit.levels, fit.coverage, strict=True)
     )
     return [
         figure_block(
-            plot_interval_coverage(fit),
+            plot_interval_coverage(fit, MODELS[lead]),
             f"Share of outcomes inside central intervals: {told}.",
-            "Below the dotted line intervals are too narrow, above it wider than need be.",
+            "Below the dotted line intervals hold fewer outcomes than they should, above it more.",
         ),
         figure_block(
             plot_pit(fit),

@@ -39,11 +39,13 @@ class Choice:
         number: Of the point; None if all of them failed.
         trials: All points that were tried; empty if there was only one.
         model: The model whose figures decided.
+        first: The measure that decided; None if no run told.
     """
 
     number: int | None
     trials: tuple[Trial, ...]
     model: str
+    first: str | None = None
 
     @property
     def reason(self) -> str | None:
@@ -70,15 +72,16 @@ def choose(cell: Cell, folder: TableFolder) -> Choice:
         done = [] if failures else [folder.run(job.id) for job in runs]
         found.append([read_figures(run, cell.models) for run in done])
     figures = [f for runs in found for f in runs]
-    judged = {model for f in figures for model in f.validation}
+    # If all failed, the model that would have decided.
+    judged = {model for f in figures for model in f.validation} or {*cell.models}
     model = "personal" if "personal" in judged else "global"
-    low = any(f.first == "rmse" for f in figures)
+    first = figures[0].first if figures else None
     trials = tuple(
         _trial(number, runs, model, reason)
         for number, (runs, reason) in enumerate(zip(found, reasons, strict=True))
     )
-    order = better_first(trials, low=low)
-    return Choice(order[0].number if order else None, trials, model)
+    order = better_first(trials, low=first == "rmse")
+    return Choice(order[0].number if order else None, trials, model, first)
 
 
 def better_first(trials: Sequence[Trial], *, low: bool) -> list[Trial]:

@@ -60,8 +60,9 @@ class CellResult:
 
     @property
     def first(self) -> str | None:
-        """The first measure; None if no run is finished."""
-        return next((run.figures.first for run in self.runs if run.figures is not None), None)
+        """The first measure; None if no run is finished, of those that were tried neither."""
+        told = next((run.figures.first for run in self.runs if run.figures is not None), None)
+        return self.choice.first if told is None and self.choice is not None else told
 
     @property
     def reason(self) -> str | None:
@@ -103,6 +104,11 @@ class Results:
     def on(self, entry: DataEntry) -> list[CellResult]:
         """The cells of one data set, method by method."""
         return [result for result in self.cells if result.cell.entry.label == entry.label]
+
+    def measure(self, result: CellResult) -> str | None:
+        """The first measure of a cell; if no run of it is finished, that of others on its data."""
+        on = (result, *self.on(result.cell.entry))
+        return next((other.first for other in on if other.first is not None), None)
 
     def selector(self) -> str:
         """The honest choice of a round: by validation examples if all data have some, else the last."""

@@ -120,13 +120,13 @@ def _difference_rows(results: Results) -> Iterator[Row]:
 
 def _tuning_rows(results: Results) -> Iterator[Row]:
     for result in results.cells:
-        choice = result.choice
+        choice, first = result.choice, results.measure(result)
         for trial in choice.trials if choice is not None else ():
             assert choice is not None
             yield _head(result) | {
                 "point": json.dumps(result.cell.points[trial.number]),
                 "model": choice.model,
-                "measure": f"validation_{result.first or 'accuracy'}",
+                "measure": None if first is None else f"validation_{first}",
                 "value": trial.value,
                 "nll": trial.nll,
                 "chosen": trial.number == choice.number,

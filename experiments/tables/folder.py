@@ -14,15 +14,15 @@ from typing import Any
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.lock import LOCK
+from pyro_pfedbayes.experiments.report import counted
 from pyro_pfedbayes.experiments.runfolder import RunFolder, json_text, writing
+from pyro_pfedbayes.experiments.tables.changes import changes
 from pyro_pfedbayes.experiments.tables.plan import Plan
 from pyro_pfedbayes.inference.checkpoint import write_atomically
 
 __all__ = ["TableFolder"]
 
 FORMAT = "pyro-pfedbayes table 1"
-# What changes no run.
-_WITHOUT_EFFECT = ("title", "paired_with", "keep_checkpoints", "models", "paper")
 
 
 class TableFolder:
@@ -51,10 +51,12 @@ class TableFolder:
             before = self._read()
             foreign = sorted(self.names() - plan.jobs().keys())
             if foreign:
-                what = "; ".join(_differences(before, declared)[:3]) or f"run {foreign[0]}"
+                told = changes(before, declared)
+                what = "; ".join(told[:3]) or f"run {foreign[0]}"
+                what += f"; and {len(told) - 3} more" if len(told) > 3 else ""
+                runs = counted(len(foreign), "run")
                 raise UserError(
-                    f"{self.path} holds {len(foreign)} runs that are not of this table: {what}; "
-                    "put it back, or give another -o"
+                    f"{self.path} holds {runs} not of this table: {what}; put it back, or give another -o"
                 )
         elif self.path.is_dir() and any(p.name != LOCK for p in self.path.iterdir()):
             raise UserError(
@@ -139,24 +141,3 @@ def _plain(plan: Plan) -> dict[str, Any]:
         )
     )
     return found
-
-
-def _differences(before: Any, now: Any, key: str = "") -> list[str]:
-    """Where two declarations differ, in words; what was only added is passed over."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        return [
-            line
-            for name in before
-            if name not in _WITHOUT_EFFECT
-            for line in _differences(before[name], now.get(name), f"{key}.{name}".lstrip("."))
-        ]
-    if before == now:
-        return []
-    if isinstance(before, list) and isinstance(now, list) and all(v in now for v in before):
-        return []
-    return [f"{key} was {_brief(before)}, is {'left out' if now is None else _brief(now)}"]
-
-
-def _brief(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

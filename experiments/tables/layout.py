@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,7 @@ from pyro_pfedbayes.experiments.tables.numbers import (
     paper_text,
     spread_text,
 )
+from pyro_pfedbayes.experiments.tables.paired import Paired
 from pyro_pfedbayes.experiments.tables.plan import point_text
 from pyro_pfedbayes.experiments.tables.spec import DataEntry
 
@@ -23,6 +25,7 @@ __all__ = ["lay_out"]
 SHORT = {"personal": "PM", "global": "GM"}
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
 LONGEST = 70
+FEW = 3
 OWN = " (its own)"
 Column = tuple[str, list[Mark]]
 
@@ -106,12 +109,12 @@ def _compared(
 ) -> Sheet:
     first, against = _first(cells), results.plan.spec.paired_with
     columns: list[Column] = []
+    pairs: list[Paired] = []
     if any(result.cell.method.name == against for result in cells):
         for model, short in SHORT.items():
-            marks = [
-                Mark(difference_text(results.difference(r, model, selector, first), first))
-                for r in cells
-            ]
+            found = [results.difference(r, model, selector, first) for r in cells]
+            pairs += [pair for pair in found if pair is not None]
+            marks = [Mark(difference_text(pair, first)) for pair in found]
             columns.append((f"{short} − {against}", marks))
     further = ("nll", "ece") if first == "accuracy" else ("mae", "nll", "coverage90")
     columns += [
@@ -120,11 +123,29 @@ def _compared(
         for model in SHORT
     ]
     caption = "Likelihood and calibration"
-    if against is not None:
+    if pairs:
         caption = (
             f"Differences from {against}, paired by seed, with 95 % t-intervals; {caption.lower()}"
         )
-    return _sheet(caption, _names(cells), columns, cells, [entry], failures=False)
+    sheet = _sheet(caption, _names(cells), columns, cells, [entry], failures=False)
+    return dataclasses.replace(sheet, notes=_on_pairs(pairs))
+
+
+def _on_pairs(pairs: Sequence[Paired]) -> tuple[str, ...]:
+    """What must be known to read the differences that are shown."""
+    if not pairs:
+        return ()
+    notes = ["n is the number of seeds that both methods have."]
+    if any(1 < pair.seeds <= FEW for pair in pairs):
+        notes[0] += (
+            f" Intervals from {FEW} seeds or fewer are wide, and hold only if differences over seeds are normal."
+        )
+    if any(math.isnan(pair.lower) for pair in pairs):
+        notes.append(
+            "Not defined: of one seed, or where the differences are the same with all seeds, which does not make them "
+            "certain."
+        )
+    return tuple(notes)
 
 
 def _cost(entry: DataEntry, cells: Sequence[CellResult]) -> Sheet:

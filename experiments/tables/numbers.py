@@ -40,13 +40,18 @@ def spread_text(found: Spread, measure: str, of: int) -> str:
 
 
 def difference_text(found: Paired | None, measure: str) -> str:
-    """``−1.20 [−2.01, −0.39]``, in points of percent if the measure is; no interval from one seed."""
+    """``−1.20 [−2.01, −0.39], n = 3``, in points of percent if the measure is; n is the number of seeds.
+
+    Example:
+        >>> difference_text(Paired(-0.012, math.nan, math.nan, 2), "accuracy")
+        '−1.20 [not defined], n = 2'
+    """
     if found is None:
         return ABSENT
-    text = _signed(found.mean, measure)
+    interval = f"{_signed(found.lower, measure)}, {_signed(found.upper, measure)}"
     if math.isnan(found.lower):
-        return text
-    return f"{text} [{_signed(found.lower, measure)}, {_signed(found.upper, measure)}]"
+        interval = "not defined"
+    return f"{_signed(found.mean, measure)} [{interval}], n = {found.seeds}"
 
 
 def paper_text(figure: Figure | None) -> str:

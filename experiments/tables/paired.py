@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 __all__ = ["Paired", "Spread", "paired", "spread"]
 
+# Differences whose spread is below this share of the figures differ by rounding only.
+_SAME = 1e-12
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -32,7 +35,8 @@ class Paired:
 
     Attributes:
         mean: Over the seeds that both have.
-        lower: Lower end of the t-interval; NaN of one seed.
+        lower: Lower end of the t-interval; NaN where it is not defined: of one seed, and of differences that are all
+            the same, whose spread would say that they are certain.
         upper: Upper end.
         seeds: How many both have.
     """
@@ -74,8 +78,10 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | N
     told = spread([ours[seed] - theirs[seed] for seed in both])
     if not told.runs:
         return None
-    if told.runs == 1:
-        return Paired(told.mean, math.nan, math.nan, 1)
+    finite = [seed for seed in both if math.isfinite(ours[seed] - theirs[seed])]
+    largest = max(abs(figure[seed]) for figure in (ours, theirs) for seed in finite)
+    if told.runs == 1 or told.sd <= _SAME * largest:
+        return Paired(told.mean, math.nan, math.nan, told.runs)
     # The quantile of Student's t: SciPy has no types.
     quantile = importlib.import_module("scipy.special").stdtrit
     half = float(quantile(told.runs - 1, 0.975)) * told.sd / math.sqrt(told.runs)

@@ -17,7 +17,7 @@ from pyro_pfedbayes.experiments.registry import algorithm_class
 from pyro_pfedbayes.experiments.resolve import resolve
 from pyro_pfedbayes.experiments.tables.spec import DataEntry, Method, Spec
 
-__all__ = ["Cell", "Job", "Plan", "Point", "make_plan", "point_text"]
+__all__ = ["Cell", "Job", "Plan", "Point", "make_plan", "place_text", "point_text"]
 
 Point = Mapping[str, Any]
 """Values of the tuned settings."""
@@ -133,6 +133,12 @@ def point_text(point: Point) -> str:
     return ", ".join(f"{key}={value}" for key, value in point.items())
 
 
+def place_text(cell: Cell, point: Point, where: str = "") -> str:
+    """How a message about a point of a cell begins."""
+    told = f" ({point_text(point)})" if point else ""
+    return f"{where}method '{cell.method.name}' on {cell.entry.label}{told}: "
+
+
 def _cell(spec: Spec, entry: DataEntry, method: Method, options: Mapping[str, Any]) -> Cell:
     points = tuple(_points(method.grid))
     tuning = spec.tuning
@@ -211,7 +217,6 @@ def _checked(cell: Cell, where: str) -> list[Config]:
     """
     found = []
     for point, final, trial in zip(cell.points, cell.final, cell.tuning or cell.final, strict=True):
-        told = f" ({point_text(point)})" if point else ""
         try:
             for job in (trial[0], final[0]):
                 config = resolve(parse_config(job.tree))
@@ -219,6 +224,5 @@ def _checked(cell: Cell, where: str) -> list[Config]:
                     config.algorithm.check(config.run.rounds, config.data.clients)
             found.append(config)
         except UserError as problem:
-            here = f"{where}method '{cell.method.name}' on {cell.entry.label}{told}: "
-            raise UserError(f"{here}{problem}") from None
+            raise UserError(f"{place_text(cell, point, where)}{problem}") from None
     return found

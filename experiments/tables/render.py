@@ -13,12 +13,19 @@ __all__ = ["RENDERERS", "to_html", "to_latex", "to_markdown"]
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 75rem; }
+figure { margin: 1rem 0; }
+figcaption { font-style: italic; }
 div { overflow-x: auto; }
-table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding: .5rem 0; font-style: italic; }
+table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #8886; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child { text-align: left; }
+td, th[scope=row] { white-space: nowrap; }
+thead th:not(:first-child) { min-width: 4.5rem; }
+td.long { white-space: normal; text-align: left; min-width: 16rem; }
 """
+
+# Characters; longer than any figure with its interval.
+_LONG = 45
 
 
 def to_markdown(page: Document) -> str:
@@ -54,24 +61,26 @@ def to_markdown(page: Document) -> str:
 
 def to_html(page: Document) -> str:
     """One file; nothing is loaded, and there are no scripts."""
-    parts = [f"<h1>{html.escape(page.title)}</h1>"]
+    parts, number = [f"<h1>{html.escape(page.title)}</h1>"], 0
     for block in page.blocks:
         if isinstance(block, Sheet):
             head = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in block.columns)
             rows = "\n".join(
                 "<tr>"
                 + f'<th scope="row">{html.escape(row[0].text)}</th>'
-                + "".join(f"<td>{_bold(m, html.escape, '<b>{}</b>')}</td>" for m in row[1:])
+                + "".join(map(_html_cell, row[1:]))
                 + "</tr>"
                 for row in block.rows
             )
+            # A wide table scrolls in a box of its own, which the keyboard reaches as well; its caption stays.
+            number += 1
+            notes = "".join(f"<li>{html.escape(note)}</li>" for note in block.notes)
             parts.append(
-                f"<div><table><caption>{html.escape(block.caption)}</caption>\n"
+                f'<figure><figcaption id="t{number}">{html.escape(block.caption)}</figcaption>\n'
+                f'<div role="region" aria-labelledby="t{number}" tabindex="0"><table>\n'
                 f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
+                f"{f'<ul>{notes}</ul>' if notes else ''}</figure>"
             )
-            if block.notes:
-                notes = "".join(f"<li>{html.escape(note)}</li>" for note in block.notes)
-                parts.append(f"<ul>{notes}</ul>")
         else:
             tag = "h2" if isinstance(block, Heading) else "p"
             parts.append(f"<{tag}>{html.escape(block.text)}</{tag}>")
@@ -81,6 +90,12 @@ def to_html(page: Document) -> str:
     )
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _html_cell(mark: Mark) -> str:
+    """Figures stay on one line; reasons and settings may break."""
+    kind = ' class="long"' if len(mark.text) > _LONG else ""
+    return f"<td{kind}>{_bold(mark, html.escape, '<b>{}</b>')}</td>"
 
 
 def to_latex(page: Document) -> str:

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 
 from pyro_pfedbayes.experiments.build import build_data, fingerprint
 from pyro_pfedbayes.experiments.config import parse_config
 from pyro_pfedbayes.experiments.inputs import InputRule, read_inputs
+from pyro_pfedbayes.experiments.outcomes import far_outcomes
 from pyro_pfedbayes.experiments.resolve import refuse_idle_settings, resolve
+from pyro_pfedbayes.models.program import ProgramModel
+from pyro_pfedbayes.models.spec import DataSpec
+from tests import point_problem
 from tests.experiments.helpers import pfedbayes
 from tests.helpers import message
 
@@ -206,3 +212,25 @@ def test_covariates_that_do_not_fit_are_refused(tmp_path: Path, days: Any, words
     text = message(read_inputs, tmp_path / "x.npz", InputRule((2,)), ("days",))
     assert words in text
     assert text.startswith("x.npz: ")
+
+
+def test_continuous_outcomes_far_from_where_models_begin_are_told_of() -> None:
+    small = point_problem.data()
+
+    def told(model: ProgramModel, **changes: Any) -> str:
+        dataset = dataclasses.replace(small.dataset, **changes)
+        return far_outcomes(model, dataclasses.replace(small, dataset=dataset))
+
+    line, far = point_problem.model(), 100 * small.dataset.y
+    assert told(line) == ""
+    assert "mean 250 and standard deviation 86.6" in told(line, y=far)
+    assert "data.target_scaling=standard" in told(line, y=far)
+    assert told(line, y=far, target_scaling=(0.0, 1.0)) == ""
+    assert told(ProgramModel(events, DataSpec((2,))), y=far) == ""
+
+
+def events(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    """Counts of one rate."""
+    rate = pyro.sample("rate", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("rows", len(x)):
+        pyro.sample("y", dist.Poisson(rate.expand(len(x))), obs=y)

@@ -11,7 +11,7 @@ import pytest
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.reporting.collect import collect
-from pyro_pfedbayes.experiments.reporting.compare import compare
+from pyro_pfedbayes.experiments.reporting.compare import compare, run_measures
 from pyro_pfedbayes.experiments.reporting.comparison_page import comparison_page
 from pyro_pfedbayes.experiments.reporting.data import ReportData
 from tests.experiments.helpers import pfedbayes
@@ -35,7 +35,7 @@ def run(
 
 def three_seeds(tmp_path: Path) -> list[Path]:
     ours = [run(tmp_path / f"a{s}", 0.9 + s / 100, s) for s in (0, 1, 2)]
-    theirs = [run(tmp_path / f"b{s}", 0.8 + 2 * s / 100, s, "fedavg") for s in (1, 2, 3)]
+    theirs = [run(tmp_path / f"b{s}", 0.8 + 2 * s / 100, s, "ditto") for s in (1, 2, 3)]
     return ours + theirs
 
 
@@ -94,15 +94,63 @@ def test_classes_and_numbers_are_not_compared(tmp_path: Path) -> None:
 def test_the_command_compares(tmp_path: Path) -> None:
     folders, page = three_seeds(tmp_path), tmp_path / "page.html"
     outcome = pfedbayes("report", *folders, "-o", page, "--json")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.code == 0
+    assert outcome.err.count("the run stored no predictions") == outcome.err.count("\n") == 6
     found = json.loads(outcome.out)
     assert [group["label"] for group in found["groups"]] == [
         "pfedbayes on toy, mine",
-        "fedavg on toy, mine",
+        "ditto on toy, mine",
     ]
     assert found["groups"][0]["spread"]["pm_accuracy"]["runs"] == 3
     assert len(found["runs"]) == 6
     text = assert_self_contained(page.read_text()).text
     assert "6 runs of 2 methods compared" in text
-    assert "91.00 ± 1.00" in text
-    assert "-8.50 ± 0.71" in text
+    assert "91.00 ± 1.00 (n 3)" in text
+    assert "-8.50 ± 0.71 (n 2)" in text
+    assert "seeds (list)" in text
+    assert "Without predictions, so that only the figures of their summary are compared" in text
+
+
+def test_methods_on_different_data_are_neither_ranked_nor_paired_across(tmp_path: Path) -> None:
+    ours = run(tmp_path / "a", 0.9, 0)
+    other = run(tmp_path / "b", 0.8, 0, "ditto")
+    told = brief_summary(0.99, algorithm="ditto", seed=0, data="wine")
+    elsewhere = write_folder(tmp_path / "c", algorithm="ditto", summary=told)
+    told = brief_summary(0.95, seed=0, data="wine")
+    beside = write_folder(tmp_path / "d", summary=told)
+    reports = collected([ours, other, elsewhere, beside])
+    found = compare(reports)
+    assert [(d.label, d.against) for d in found.differences] == [
+        ("ditto on toy, mine", "pfedbayes on toy, mine"),
+        ("pfedbayes on wine, mine", "ditto on wine, mine"),
+    ]
+    text = assert_self_contained(comparison_page(found, reports)).text
+    assert "The runs differ in their data (toy, mine, 4 clients; wine, mine, 4 clients)" in text
+    first = text.index("best first: pfedbayes on toy, mine: 90.00; ditto on toy, mine: 80.00")
+    second = text.index("best first: ditto on wine, mine: 99.00; pfedbayes on wine, mine: 95.00")
+    assert first < second
+    text = comparison_page(compare([reports[0], reports[2]]), [reports[0], reports[2]])
+    assert "best first" not in text
+    assert "No two methods on the same data" in text
+
+
+def test_what_a_method_is_not_about_is_not_compared(tmp_path: Path) -> None:
+    names = ("pfedbayes", "fedavg", "fedper", "of-old")
+    reports = collected([run(tmp_path / name, 0.9, 0, name) for name in names])
+    both, shared, own, unknown = (set(run_measures(report)) for report in reports)
+    assert both == unknown
+    assert {"pm_accuracy", "gm_accuracy"} <= both
+    assert {name[:2] for name in shared} == {"gm"}
+    assert {name[:2] for name in own} == {"pm"}
+
+
+def test_unfinished_runs_and_few_seeds_are_told_of(tmp_path: Path) -> None:
+    folders = [run(tmp_path / f"a{s}", 0.9 + s / 100, s) for s in (0, 1)]
+    folders += [run(tmp_path / f"b{s}", 0.8 + s / 100, s, "ditto") for s in (0, 1)]
+    reports = collected(folders)
+    text = comparison_page(compare(reports), reports)
+    assert "Of 2 runs that deviation is itself little more than a guess" in text
+    reports = collected([*folders, write_folder(tmp_path / "half")])
+    assert f"Not finished, or without a readable summary: {tmp_path / 'half'}" in comparison_page(
+        compare(reports), reports
+    )

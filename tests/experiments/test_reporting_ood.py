@@ -117,12 +117,13 @@ def test_groups_of_another_form_are_not_stored_rather_than_an_error(tmp_path: Pa
     tree["corrupted_stats"] = xr.DataTree(tree["corrupted_stats"].to_dataset().isel(strength=0))
     data = collect(save(folder, tree))
     assert data.foreign is data.corrupted is None
-    for part in ("foreign", "corrupted"):
-        assert "not stored in this run" in data.missing[part]
+    assert "group foreign_stats lacks the variable total" in data.missing["foreign"]
+    assert "group corrupted_stats" in data.missing["corrupted"]
+    assert len(data.damaged) == 2
     assert data.personal is not None
     page = report_page(data)
-    assert page.count("Other data: not stored in this run") == 1
-    assert page.count("Damaged pictures: not stored in this run") == 1
+    assert page.count("Other data: posterior.nc is damaged") == 1
+    assert page.count("Damaged pictures: posterior.nc is damaged") == 1
 
 
 def test_without_predictions_all_three_have_one_reason(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pyro_pfedbayes.experiments.tables.choose import choose
 from pyro_pfedbayes.experiments.tables.collect import Results, collect
 from pyro_pfedbayes.experiments.tables.conduct import TimeLeft, span
 from pyro_pfedbayes.experiments.tables.document import Document, Heading, Mark, Sheet, Text
+from pyro_pfedbayes.experiments.tables.failures import dropped_line, failures, lacking_line
 from pyro_pfedbayes.experiments.tables.files import write_files
 from pyro_pfedbayes.experiments.tables.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.layout import lay_out
@@ -117,6 +118,65 @@ def test_a_cell_all_of_whose_points_failed_says_why(tmp_path: Path) -> None:
     assert (row["status"], row["reason"]) == ("failed", "it diverged")
 
 
+@pytest.mark.parametrize(
+    ("models", "model"),
+    [(["personal", "global"], "personal"), (["personal"], "personal"), (["global"], "global")],
+)
+def test_points_that_failed_are_listed_under_the_model_that_decides(
+    tmp_path: Path, models: list[str], model: str
+) -> None:
+    table = plan(TUNED | {"models": models}, zeta(4.0), **TUNING)
+    folder = folder_of(tmp_path, table)
+    for (job,) in table.cells[0].tuning:
+        folder.fail(job.id, "it diverged")
+    assert choose(table.cells[0], folder).model == model
+    write_files(collect(Schedule(table, folder)), folder.path)
+    # Nothing tells the measure.
+    told = {(row["model"], row["measure"]) for row in rows(folder.path / "tuning.csv")}
+    assert told == {(model, "")}
+    line = {"rmse": 1.0, "nll": 1.0, "validation_rmse": 1.0, "validation_nll": 1.0}
+    for job in table.cells[1].final[0]:
+        made_up(folder, job, record(3) | {"personal": line, "global": line})
+    write_files(collect(Schedule(table, folder)), folder.path)
+    assert {row["measure"] for row in rows(folder.path / "tuning.csv")} == {"validation_rmse"}
+
+
+def test_failures_are_counted_with_their_places(tmp_path: Path) -> None:
+    """All points of one method, one of two seeds of another, one point of a third."""
+    tuned = TUNED | {"name": "some", "grid": {"lr": [0.1, 0.2]}}
+    table = plan(TUNED, zeta(4.0), tuned, **TUNING)
+    folder = folder_of(tmp_path, table)
+    none, part, some = table.cells
+    for (job,) in none.tuning:
+        folder.fail(job.id, "it diverged")
+    line = record(3, personal=(0.8, 0.5, 0.9, 0.4))
+    made_up(folder, part.final[0][0], line)
+    folder.fail(part.final[0][1].id, "it diverged")
+    folder.fail(some.tuning[0][0].id, "it diverged")
+    for job in (some.tuning[1][0], *some.final[1]):
+        made_up(folder, job, line)
+    found = failures(results(table, folder), folder)
+    assert lacking_line(found) == (
+        "4 runs failed: digits-blocks tuned (3 tuning runs); digits-blocks zeta 4 (seed 2) "
+        "(--retry makes them anew)"
+    )
+    assert dropped_line(found) == (
+        "1 tuning run failed, other points were chosen: digits-blocks some (1 tuning run)"
+    )
+    assert (lacking_line([]), dropped_line([])) == (None, None)
+
+
+def test_a_table_with_nothing_to_choose_says_so(tmp_path: Path) -> None:
+    """The runs did not fail, but their figures are not finite."""
+    table = plan(TUNED, **TUNING)
+    folder, (cell,) = folder_of(tmp_path, table), table.cells
+    for (job,) in cell.tuning:
+        made_up(folder, job, record(3, personal=(0.8, 0.5, math.nan, math.nan)))
+    line = lacking_line(failures(results(table, folder), folder))
+    assert line is not None
+    assert "digits-blocks tuned (nothing to choose: " in line
+
+
 # -- figures ----------------------------------------------------------------------------------------------
 
 
@@ -179,7 +239,8 @@ def test_paired_differences_and_their_interval_by_hand(tmp_path: Path) -> None:
     assert float(row["lower"]) == pytest.approx(0.03 - half, rel=1e-5)
     assert float(row["upper"]) == pytest.approx(0.03 + half, rel=1e-5)
     page = to_markdown(lay_out(found))
-    assert "| zeta 4 | +3.00 [−1.97, +7.97] | 0.00 [0.00, 0.00] |" in page
+    assert "| zeta 4 | +3.00 [−1.97, +7.97], n = 3 | 0.00 [not defined], n = 3 |" in page
+    assert "Intervals from 3 seeds or fewer are wide" in page
     assert "| pfedbayes | 82.00 ± 2.00 |" in page
     assert "| zeta 4 | **85.00 ± 4.00** |" in page
 
@@ -189,6 +250,37 @@ def test_only_seeds_that_both_have_are_paired() -> None:
     assert found is not None
     assert (round(found.mean, 9), math.isnan(found.lower), found.seeds) == (0.1, True, 1)
     assert paired({1: 0.5}, {2: 0.5}) is None
+
+
+def test_the_same_difference_with_all_seeds_has_no_interval(tmp_path: Path) -> None:
+    """0.7 - 0.6 and 0.4 - 0.3 differ by rounding, which would be an interval of width 1e-15."""
+    found = paired({1: 0.7, 2: 0.4}, {1: 0.6, 2: 0.3})
+    assert found is not None
+    assert (round(found.mean, 9), found.seeds) == (0.1, 2)
+    assert math.isnan(found.lower)
+    assert math.isnan(found.upper)
+    other = paired({1: 0.7, 2: 0.4}, {1: 0.6, 2: 0.300001})
+    assert other is not None
+    assert other.lower < 0.0999995 < other.upper
+    table, folder = two_methods(tmp_path, [1, 2])
+    shown = results(table, folder)
+    write_files(shown, folder.path)
+    # GM is the same in both.
+    found_rows = [
+        (row["mean"], row["lower"], row["upper"], row["seeds"])
+        for row in rows(folder.path / "differences.csv")
+        if (row["model"], row["selector"], row["measure"]) == ("global", "last", "accuracy")
+    ]
+    assert found_rows == [("0.0", "", "", "2")]
+    page = to_markdown(lay_out(shown))
+    assert "Not defined: of one seed, or where the differences are the same" in page
+
+
+def test_nothing_is_said_of_intervals_that_are_all_there(tmp_path: Path) -> None:
+    page = to_markdown(lay_out(results(*two_methods(tmp_path, [1, 2, 3, 4], models=["personal"]))))
+    assert ", n = 4 |" in page
+    assert "- n is the number of seeds that both methods have.\n" in page
+    assert "Not defined" not in page
 
 
 def test_a_failed_seed_is_told_and_the_others_count(tmp_path: Path) -> None:
@@ -260,8 +352,10 @@ def test_numbers_as_papers_write_them() -> None:
     assert spread_text(Spread(0.9413, math.nan, 1), "accuracy", 1) == "94.13"
     assert spread_text(Spread(0.12345, 0.1, 2), "nll", 2) == "0.123 ± 0.100"
     assert spread_text(Spread(math.nan, math.nan, 0), "nll", 2) == "–"
-    assert difference_text(Paired(-0.012, -0.02, 0.0, 3), "accuracy") == "−1.20 [−2.00, 0.00]"
-    assert difference_text(Paired(0.012, math.nan, math.nan, 1), "accuracy") == "+1.20"
+    shown = difference_text(Paired(-0.012, -0.02, 0.0, 3), "accuracy")
+    assert shown == "−1.20 [−2.00, 0.00], n = 3"
+    shown = difference_text(Paired(0.012, math.nan, math.nan, 1), "accuracy")
+    assert shown == "+1.20 [not defined], n = 1"
 
 
 def test_time_left_is_that_of_runs_alike() -> None:
@@ -315,9 +409,22 @@ def test_html_keeps_every_character() -> None:
     assert page.open == []
     texts = [pair for pair in page.found if pair[0] not in ("style", "title")]
     assert texts == [
-        *[("h1", NASTY), ("p", "p ± 1"), ("h2", NASTY), ("caption", "c"), ("th", "m")],
+        *[("h1", NASTY), ("p", "p ± 1"), ("h2", NASTY), ("figcaption", "c"), ("th", "m")],
         *[("th", NASTY), ("th", NASTY), ("b", "−1"), ("li", NASTY)],
     ]
+
+
+def test_figures_of_a_page_do_not_break_and_tables_scroll() -> None:
+    long = "failed: " + 50 * "x"
+    figures = ("97.27 ± 1.04 (2 of 3)", "+3.00 [−10.97, +17.97], n = 3", long)
+    row = tuple(Mark(text) for text in ("m", *figures))
+    page = to_html(Document("t", (Sheet("c", ("m", "a", "b", "c"), (row,)),)))
+    assert f"<td>{figures[0]}</td><td>{figures[1]}</td>" in page
+    assert f'<td class="long">{long}</td>' in page
+    assert "td, th[scope=row] { white-space: nowrap; }" in page
+    assert "td.long { white-space: normal;" in page
+    assert "div { overflow-x: auto; }" in page
+    assert '<figcaption id="t1">c</figcaption>\n<div role="region" aria-labelledby="t1"' in page
 
 
 def test_markdown_and_latex_escape_what_they_would_read() -> None:

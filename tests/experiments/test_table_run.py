@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -109,6 +110,27 @@ def test_a_table_leaves_what_it_promises(made: Made) -> None:
     assert "## digits-blocks" in (out / "table.md").read_text()
 
 
+def test_bytes_and_seconds_are_those_of_the_run_in_the_units_that_are_said(made: Made) -> None:
+    """Means and deviations of 460 weights (64-6-10), Adam's two averages of both, and its count: 4 bytes a number.
+
+    Four clients send them in two rounds; in the third, which is personal, they send nothing.
+    """
+    out, _ = made
+    sent = (3 * 2 * 460 + 1) * 4 * 4 * 2
+    found = rows(out / "results.csv")
+    assert {row["bytes_uploaded"] for row in found} == {str(sent)}
+    for run in (out / "runs").iterdir():
+        train = json.loads((run / "summary.json").read_text())["seconds"]["train"]
+        assert str(train) in {row["seconds"] for row in found}
+    headings = ("seconds of training", "MB sent", "kB sent a client and round")
+    # Over all 4 clients and 3 rounds.
+    cells = (f"{sent / 1e6:.2f}", f"{sent / 1e3 / 12:.1f}")
+    for page, between in (("md", " | "), ("tex", " & "), ("html", '</th><th scope="col">')):
+        text = (out / f"table.{page}").read_text()
+        assert between.join(headings) in text
+        assert between.replace('th scope="col"', "td").replace("th", "td").join(cells) in text
+
+
 def test_a_finished_table_is_only_written_anew(copy: Made) -> None:
     out, file = copy
     before, figures = summaries(out), values(out)
@@ -166,12 +188,16 @@ def test_a_table_may_grow(copy: Made, tmp_path: Path) -> None:
     ("methods", "changes", "message"),
     [
         ((OURS, zeta(4.0)), {"rounds": 5}, "table.rounds was 3, is 5"),
-        ((OURS,), {}, "method.zeta 4 was"),
-        ((OURS, zeta(4.0)), {"seeds": [2, 3]}, "table.seeds was [1, 2], is [2, 3]"),
+        ((OURS,), {}, "2 runs not of this table: method 'zeta 4' is gone; put it back"),
+        (
+            (OURS, zeta(4.0)),
+            {"seeds": [2, 3]},
+            "2 runs not of this table: table.seeds has no 1 any more;",
+        ),
         (
             (OURS, zeta(4.0, settings={"zeta": 3.0, "personal_rounds": 1})),
             {"title": "New"},
-            "method.zeta 4.settings.zeta was 4.0, is 3.0",
+            "method 'zeta 4': settings.zeta was 4.0, is 3.0",
         ),
     ],
 )
@@ -181,7 +207,7 @@ def test_the_folder_of_another_table_is_refused(
     before = {p: p.stat().st_mtime_ns for p in made[0].rglob("*")}
     outcome = pfedbayes("table", spec_file(tmp_path, *methods, **changes), "-o", made[0])
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert "runs that are not of this table" in outcome.err
+    assert "runs not of this table" in outcome.err
     assert message in outcome.err
     assert {p: p.stat().st_mtime_ns for p in before if p != made[0]} == {
         p: t for p, t in before.items() if p != made[0]
@@ -313,9 +339,11 @@ def test_a_folder_that_was_half_made_is_made_anew(copy: Made) -> None:
 def test_a_run_that_fails_is_told_and_the_table_goes_on(tmp_path: Path) -> None:
     file, out = spec_file(tmp_path, WILD, OURS, seeds=[1]), tmp_path / "out"
     outcome = pfedbayes("table", file, "-o", out)
-    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.code == 1
+    assert outcome.err == (
+        "pfedbayes: 1 run failed: digits-blocks wild (seed 1) (--retry makes them anew)\n"
+    )
     assert "wild, seed 1: failed: round 1: every client diverged" in outcome.out
-    assert "1 run failed; --retry makes them anew" in outcome.out
     assert "| wild | failed: round 1: every client diverged" in (out / "table.md").read_text()
     found = rows(out / "results.csv")
     (failed,) = [row for row in found if row["method"] == "wild"]
@@ -324,25 +352,46 @@ def test_a_run_that_fails_is_told_and_the_table_goes_on(tmp_path: Path) -> None:
     assert "no round is saved" not in failed["reason"]
     assert {row["status"] for row in found if row["method"] == "pfedbayes"} == {"finished"}
     # It is not tried again, unless that is asked for.
-    assert "diverged (" not in pfedbayes("table", file, "-o", out).out.partition("accuracy")[0]
-    again = pfedbayes("table", file, "-o", out, "--retry").out
-    assert "[2/2] digits-blocks wild, seed 1: failed" in again
-    assert "[1/2]" not in again
+    again = pfedbayes("table", file, "-o", out)
+    assert "diverged (" not in again.out.partition("accuracy")[0]
+    assert (again.code, again.err) == (1, outcome.err)
+    anew = pfedbayes("table", file, "-o", out, "--retry").out
+    assert "[2/2] digits-blocks wild, seed 1: failed" in anew
+    assert "[1/2]" not in anew
 
 
+def test_a_point_that_drops_out_is_told_but_no_failure_of_the_table(tmp_path: Path) -> None:
+    method = {"name": "pfedbayes", "grid": {"lr": [1e30, 0.03]}}
+    file = spec_file(tmp_path, method, seeds=[1], tuning={"points": 2, "seeds": [5]})
+    outcome = pfedbayes("table", file, "-o", tmp_path / "out")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert (
+        "1 tuning run failed, other points were chosen: digits-blocks pfedbayes (1 tuning run)"
+        in outcome.out
+    )
+    found = [(row["model"], row["chosen"]) for row in rows(tmp_path / "out" / "tuning.csv")]
+    assert found == [("personal", "false"), ("personal", "true")]
+
+
+# It is well when all methods are tried out in this process, and not when it runs in another.
 DEADLY = """
 import os, signal
+import pyro_pfedbayes as pfb
+home = HOME
 def deadly(data, *, hidden: int = 3):
-    os.kill(os.getpid(), signal.SIGKILL)
+    if os.getpid() != home:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pfb.BayesianModel(pfb.mlp([64, hidden, 10]), pfb.Categorical(10))
 """
 
 
 def test_a_process_that_is_killed_fails_its_run_only(tmp_path: Path) -> None:
-    (tmp_path / "deadly.py").write_text(DEADLY)
+    (tmp_path / "deadly.py").write_text(DEADLY.replace("HOME", str(os.getpid())))
     deadly = zeta(2.0) | {"name": "deadly", "model": {"name": f"{tmp_path}/deadly.py:deadly"}}
     file = spec_file(tmp_path, deadly, OURS, seeds=[1])
     outcome = pfedbayes("table", file, "-o", tmp_path / "out", "--jobs", "2")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.code == 1
+    assert "1 run failed: digits-blocks deadly (seed 1)" in outcome.err
     assert "deadly, seed 1: failed: its process was ended by SIGKILL; out of memory?" in outcome.out
     assert "pfedbayes, seed 1: PM" in outcome.out
 

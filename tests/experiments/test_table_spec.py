@@ -183,11 +183,15 @@ def test_tables_that_come_with_the_package_can_be_run(name: str) -> None:
     found = make_plan(read_spec(name))
     assert len(found.spec.data) == {"table1": 9, "digits-quick": 1}[name]
     assert len({len(cell.points) for cell in found.cells}) == 1
-    assert not {job.seed for c in found.cells for r in c.final for job in r} & (
-        {job.seed for c in found.cells for r in c.tuning for job in r}
-        if name == "table1"
-        else set()
-    )
+    assert not {job.seed for c in found.cells for r in c.final for job in r} & {
+        job.seed for c in found.cells for r in c.tuning for job in r
+    }
+
+
+def test_the_quick_table_tunes_the_same_setting_of_all_methods() -> None:
+    declared = tomllib.loads(table_text("digits-quick"))
+    assert {tuple(m["grid"]) for m in declared["method"]} == {("lr",)}
+    assert {len(m["grid"]["lr"]) for m in declared["method"]} == {2}
 
 
 def test_the_example_of_the_manual_can_be_run() -> None:

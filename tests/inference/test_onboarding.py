@@ -163,6 +163,7 @@ def test_what_does_not_fit_is_refused(
     assert "source is a list" in message(onboard, [], x, y)
     assert "steps is -1" in message(onboard, result, x, y, steps=-1)
     assert "x has 3 rows and y 2" in message(onboard, result, x[:3], y[:2])
+    assert "x has 3 rows and y 0" in message(onboard, result, x[:3])
     assert "has shape [64], one of digits [1, 8, 8]" in message(onboard, result, x.flatten(1), y)
     assert "the new client's data" in message(onboard, result, x, y + 10)
     assert "diverged within 3 steps" in message(

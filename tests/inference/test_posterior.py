@@ -348,6 +348,10 @@ def test_what_cannot_be_is_refused(classes: Result) -> None:
     federation, state = classes.federation, classes.state
     assert "unknown part" in message(posterior_datatree, federation, state, part="tset")
     assert "draws is 0" in message(pfb.to_datatree, classes, draws=0)
+    for wrong in (2.5, "a", True):
+        assert f"draws is {wrong!r}" in message(pfb.to_datatree, classes, draws=wrong)
+    assert "foreign is 'mnist'" in message(pfb.to_datatree, classes, foreign="mnist")
+    assert "black and white" in message(pfb.to_datatree, classes, limits=(1.0,))
     assert "chunk 0" in message(pfb.to_datatree, classes, chunk=0)
     assert "by name" in message(pfb.to_datatree, classes, 5)
     assert "attribute 'a' is None" in message(pfb.to_datatree, classes, attrs={"a": None})

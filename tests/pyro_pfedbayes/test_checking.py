@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.checking import labels, level_of, probabilities, same_length, vector
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.uncertainty import (
+    accuracy,
+    brier_score,
+    expected_calibration_error,
+    negative_log_likelihood,
+)
+from tests.helpers import message as told
 
 NAN, INF = float("nan"), float("inf")
 
@@ -69,3 +78,16 @@ def test_vectors() -> None:
 def test_levels(level: float) -> None:
     with pytest.raises(UserError, match="between 0 and 1"):
         level_of(level)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [accuracy, negative_log_likelihood, brier_score, expected_calibration_error],
+)
+def test_headline_measures_refuse_what_they_could_not_mean(measure: Callable[..., Tensor]) -> None:
+    probs, y = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])
+    assert "sum to" in told(measure, 3 * probs / 3.3, y)
+    assert "outside [0, 1]" in told(measure, 3 * probs, y)
+    assert "labels go from 0 to 1" in told(measure, probs, torch.tensor([0, 2]))
+    assert "wanted one for 2 examples" in told(measure, probs, y[:1])
+    assert "NaN at row 1" in told(measure, probs.index_fill(0, torch.tensor([1]), torch.nan), y)
