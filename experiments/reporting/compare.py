@@ -41,6 +41,10 @@ _NOT_THE_METHOD = (
     "run.out",
     "data.dir",
     "run.chunk",
+    "run.eval_every",
+    "run.eval_draws",
+    "run.checkpoint_every",
+    "run.posterior_draws",
     "run.foreign",
     "run.shifts",
 )

@@ -154,3 +154,12 @@ def test_unfinished_runs_and_few_seeds_are_told_of(tmp_path: Path) -> None:
     assert f"Not finished, or without a readable summary: {tmp_path / 'half'}" in comparison_page(
         compare(reports), reports
     )
+
+
+def test_how_often_a_run_is_judged_makes_no_other_method(tmp_path: Path) -> None:
+    first, second = run(tmp_path / "a", 0.9, 0), run(tmp_path / "b", 0.8, 1)
+    config = second / "config.toml"
+    config.write_text(config.read_text() + "eval_every = 3\nposterior_draws = 7\neval_draws = 9\n")
+    reports = collected([first, second])
+    assert reports[1].settings["run"]["eval_every"] == 3
+    assert [group.seeds for group in compare(reports).groups] == [("0", "1")]

@@ -181,7 +181,7 @@ def test_tables_that_come_with_the_package_can_be_run(name: str) -> None:
     if missing:
         pytest.skip(f"there is no method {', '.join(sorted(missing))}")
     found = make_plan(read_spec(name))
-    assert len(found.spec.data) == {"table1": 9, "digits-quick": 1}[name]
+    assert len(found.spec.data) == {"table1": 9, "medium": 2, "digits-quick": 1}[name]
     assert len({len(cell.points) for cell in found.cells}) == 1
     assert not {job.seed for c in found.cells for r in c.final for job in r} & {
         job.seed for c in found.cells for r in c.tuning for job in r
