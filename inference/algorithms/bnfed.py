@@ -80,11 +80,7 @@ class BNFed(PointMethod):
     models: ClassVar[tuple[Judged, ...]] = ("global",)
     positive: ClassVar[tuple[str, ...]] = ("sigma", "sigma0", "gamma")
     whole: ClassVar[tuple[str, ...]] = ("sweeps", "max_units")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.pull < float("inf"):
-            raise UserError(f"pull is {self.pull}; it must be a number >= 0")
+    not_negative: ClassVar[tuple[str, ...]] = ("pull",)
 
     def init(self, model: DeclaredModel) -> Tensors:
         """The model's weights; there is no global network before clients have sent theirs.

@@ -112,13 +112,12 @@ class CD2PFed(PointMethod):
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
     personal_steps: ClassVar[int] = 1
     """Putting a personal model together takes no gradient."""
+    not_negative: ClassVar[tuple[str, ...]] = ("distillation",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.private < 1:
             raise UserError(f"private is {self.private}; it must lie in [0, 1)")
-        if not 0 <= self.distillation < float("inf"):
-            raise UserError(f"distillation is {self.distillation}; it must be a number >= 0")
 
     def share(self, at: Round) -> float:
         """The share of private channels in a round."""

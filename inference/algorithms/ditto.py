@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.point import PointMethod
 from pyro_pfedbayes.inference.descent import descend
@@ -31,11 +30,7 @@ class Ditto(PointMethod):
 
     name: ClassVar[str] = "ditto"
     positive: ClassVar[tuple[str, ...]] = ("personal_lr",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.lam < float("inf"):
-            raise UserError(f"lam is {self.lam}; it must be a number >= 0")
+    not_negative: ClassVar[tuple[str, ...]] = ("lam",)
 
     def gradient_steps(self, at: Round) -> int:
         """One gradient for the common and one for the personal model a minibatch."""

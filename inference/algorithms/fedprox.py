@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
 from pyro_pfedbayes.inference.descent import descend
@@ -26,11 +25,7 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     name: ClassVar[str] = "fedprox"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.mu < float("inf"):
-            raise UserError(f"mu is {self.mu}; it must be a number >= 0")
+    not_negative: ClassVar[tuple[str, ...]] = ("mu",)
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithms.base import (
     ClientUpdate,
     Cohort,
@@ -97,11 +96,7 @@ class FedTGP(PointMethod):
     whole: ClassVar[tuple[str, ...]] = ("server_epochs", "server_batch")
     personal_steps: ClassVar[int] = 1
     """Taking up the latest prototypes takes no gradient."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.pull < float("inf"):
-            raise UserError(f"pull is {self.pull}; it must be a number >= 0")
+    not_negative: ClassVar[tuple[str, ...]] = ("pull",)
 
     def init(self, model: DeclaredModel) -> Tensors:
         """Where all clients begin, and no prototype yet.

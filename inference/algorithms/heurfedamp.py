@@ -81,11 +81,10 @@ class HeurFedAMP(PointMethod):
     name: ClassVar[str] = "heurfedamp"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
     positive: ClassVar[tuple[str, ...]] = ("sigma", "alpha")
+    not_negative: ClassVar[tuple[str, ...]] = ("lam",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.lam < float("inf"):
-            raise UserError(f"lam is {self.lam}; it must be a number >= 0")
         if self.self_weight is not None and not 0 < self.self_weight < 1:
             raise UserError(f"self_weight is {self.self_weight}; it must lie in (0, 1)")
 

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithms.base import (
     ClientUpdate,
     Cohort,
@@ -76,12 +75,7 @@ class Mocha(PointMethod):
 
     name: ClassVar[str] = "mocha"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("lam", "ridge"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UserError(f"{name} is {getattr(self, name)}; it must be a number >= 0")
+    not_negative: ClassVar[tuple[str, ...]] = ("lam", "ridge")
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round

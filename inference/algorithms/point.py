@@ -71,6 +71,8 @@ class PointMethod:
     """Points draw no noise."""
     positive: ClassVar[tuple[str, ...]] = ()
     """Further settings that must be above 0."""
+    not_negative: ClassVar[tuple[str, ...]] = ()
+    """Further settings that must be at least 0."""
     whole: ClassVar[tuple[str, ...]] = ()
     """Further settings that must be whole numbers from 1 on."""
 
@@ -79,7 +81,7 @@ class PointMethod:
         check_settings(self, positive=("lr", *self.positive), least=dict.fromkeys(whole, 1))
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum is {self.momentum}; it must lie in [0, 1)")
-        for name in ("weight_decay", "lr_final"):
+        for name in ("weight_decay", "lr_final", *self.not_negative):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UserError(f"{name} is {getattr(self, name)}; it must be a number >= 0")
 
