@@ -15,7 +15,7 @@ from pyro_pfedbayes.inference.point_belief import THETA, point_layout
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.sites import site_trace
 
-__all__ = ["Descent", "batch", "descend", "mean_nll", "nll"]
+__all__ = ["Descent", "batch", "counted", "descend", "mean_nll", "nll"]
 
 
 def nll(
@@ -38,22 +38,32 @@ def mean_nll(model: DeclaredModel, values: dict[str, Tensor], own: dict[str, Ten
         values: All sites in their own coordinates.
         own: ``x [b, *features]``, ``y [b]``, and ``mask [b]`` if some rows are padding.
     """
-    y = own["y"]
-    counts = y >= 0 if model.outcome == "class" else ~y.isnan()
-    if "mask" in own:
-        counts = counts & own["mask"]
-    # What must not count must be possible all the same, or its gradient would be NaN.
-    y = torch.where(counts, y, torch.zeros_like(y))
+    y, counts = counted(own, numbers=model.outcome == "number")
     program = poutine.condition(model.client_program, data=values)
     observation = site_trace(program, own["x"], y)["y"]
     log_prob: Tensor = observation["fn"].log_prob(observation["value"])
     return -(log_prob * counts).sum() / counts.sum().clamp_min(1)
 
 
+def counted(own: dict[str, Tensor], *, numbers: bool = False) -> tuple[Tensor, Tensor]:
+    """Outcomes of a batch, harmless where they must not count, and which of them count.
+
+    Args:
+        own: ``y [b]``, and ``mask [b]`` if some rows are padding.
+        numbers: Whether outcomes are numbers, missing where NaN; else classes, unknown below 0.
+    """
+    y = own["y"]
+    counts = ~y.isnan() if numbers else y >= 0
+    if "mask" in own:
+        counts = counts & own["mask"]
+    # What must not count must be possible all the same, or its gradient would be NaN.
+    return torch.where(counts, y, torch.zeros_like(y)), counts
+
+
 def batch(plan: BatchPlan, step: int) -> dict[str, Tensor | None]:
     """The minibatches of one step as an objective takes them."""
     x, y = plan.batch(step)
-    return {"x": x, "y": y, "mask": None if bool(plan.mask.all()) else plan.mask}
+    return {"x": x, "y": y, "mask": plan.needed_mask}
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ def rehearse(
     """
     if isinstance(model, BayesianModel) and model.plain and algorithm.estimator == "plain":
         return
-    if isinstance(algorithm.global_belief(model, algorithm.init(model)), PointBelief):
+    server = algorithm.init(model)
+    if isinstance(algorithm.global_belief(model, server), PointBelief):
         _rehearse_points(model, algorithm, data, seed)
         return
     declared = model.declaration
@@ -55,7 +56,6 @@ def rehearse(
             f"server is a mixture of {declared.server.components} components, but only {cohort} clients take part in "
             "a round; declare fewer"
         )
-    server = algorithm.init(model)
     clients = list(range(min(2, data.num_clients)))
     rows = algorithm.client_init(model, server, len(clients))
     params = {name: rows[name] for name in all_names(model)}

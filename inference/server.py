@@ -12,7 +12,14 @@ from pyro_pfedbayes.gaussian import MeanFieldGaussian
 from pyro_pfedbayes.models.declared import Declaration
 from pyro_pfedbayes.moments import MomentAccumulator
 
-__all__ = ["MeanAccumulator", "averaged", "closed_form", "momentum_step", "project"]
+__all__ = [
+    "MeanAccumulator",
+    "averaged",
+    "averaged_into",
+    "closed_form",
+    "momentum_step",
+    "project",
+]
 
 Tensors = Mapping[str, Tensor]
 
@@ -79,6 +86,19 @@ def averaged(uploads: Iterable[tuple[Tensors, Tensor]]) -> dict[str, Tensor]:
     for tensors, weights in uploads:
         mean.add(tensors, weights)
     return mean.result()
+
+
+def averaged_into(theta: Tensor, where: Tensor, uploads: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """A copy of weights ``[P]`` with means over clients in some places.
+
+    Args:
+        theta: What stands elsewhere.
+        where: The places, bool ``[P]``.
+        uploads: Chunks of what S clients sent for them ``[S, places]``, and their weights ``[S]``.
+    """
+    after = theta.clone()
+    after[where] = averaged(({"theta": rows}, weights) for rows, weights in uploads)["theta"]
+    return after
 
 
 class MeanAccumulator:

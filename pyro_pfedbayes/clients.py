@@ -49,6 +49,11 @@ class BatchPlan:
         """n_i / min(b, n_i), float32 ``[S]``: how many examples one of a batch stands for."""
         return self.sizes / self.counts
 
+    @cached_property
+    def needed_mask(self) -> Tensor | None:
+        """The mask, or None if every row counts; looked at once, for that waits for the device."""
+        return None if bool(self.mask.all()) else self.mask
+
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """The minibatches of one step: x ``[S, b, *features]`` and y ``[S, b]``."""
         index = self.index[:, step]

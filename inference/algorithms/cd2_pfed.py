@@ -22,14 +22,12 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
-from pyro_pfedbayes.inference.algorithms.point import PointMethod
-from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.descent import descend, mean_nll, nll
 from pyro_pfedbayes.inference.engine import ClientObjective, GradientEngine
 from pyro_pfedbayes.inference.features import last_layer, sequential
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
-from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.inference.point_belief import THETA, point_layout
+from pyro_pfedbayes.inference.server import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["CD2PFed", "Channels", "DistillationObjective", "channels_at"]
@@ -162,19 +160,13 @@ class CD2PFed(PointMethod):
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
     ) -> Tensors:
         """Average what is shared; weights that are no longer shared stay as they were."""
-        mean = averaged((upload.tensors, self.importance(upload)) for upload in uploads)
         shared = channels_at(model, self.share(at), self.name).shared
-        theta = server[THETA].clone()
-        theta[shared] = mean[THETA]
-        return {THETA: theta, SHARED: shared}
+        sent = ((u.tensors[THETA], self.importance(u)) for u in uploads)
+        return {THETA: averaged_into(server[THETA], shared, sent), SHARED: shared}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """The server's shared weights beside the client's private ones."""
         return {PERSONAL: _joined(server, cohort)}
-
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """Clients' whole networks."""
-        return PointBelief(model, clients[PERSONAL], stacked=True)
 
 
 def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:

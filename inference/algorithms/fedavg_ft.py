@@ -7,16 +7,13 @@ from typing import ClassVar
 
 from pyro_pfedbayes.inference.algorithms.base import Cohort, Judged, Tensors
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
-from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL
 from pyro_pfedbayes.inference.descent import Descent, descend
 from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief
+from pyro_pfedbayes.inference.point_belief import THETA
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["FedAvgFineTuned"]
-
-PERSONAL = "personal"
-"""Name of a client's fine-tuned weights in its row."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,3 @@ class FedAvgFineTuned(FedAvg):
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """Not fine-tuned yet."""
         return {PERSONAL: server[THETA].expand(count, -1).clone()}
-
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """The fine-tuned weights."""
-        return PointBelief(model, clients[PERSONAL], stacked=True)

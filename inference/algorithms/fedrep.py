@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pyro_pfedbayes.clients import BatchPlan
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors
-from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL
 from pyro_pfedbayes.inference.algorithms.split import OWN, SplitMethod, steps_for_head
 from pyro_pfedbayes.inference.descent import Descent, descend
 from pyro_pfedbayes.inference.engine import GradientEngine

@@ -24,7 +24,7 @@ from pyro_pfedbayes.inference.algorithms.base import (
 )
 from pyro_pfedbayes.inference.algorithms.point import PointMethod
 from pyro_pfedbayes.inference.beliefs import Belief
-from pyro_pfedbayes.inference.descent import descend, mean_nll
+from pyro_pfedbayes.inference.descent import counted, descend, mean_nll
 from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.features import class_count, feature_size, features
 from pyro_pfedbayes.inference.memory import embedded
@@ -56,10 +56,7 @@ class PrototypeObjective:
     ) -> Tensor:
         """Of flat weights, x, y and mask, and of all ``prototypes [C, D]`` and which are ``known [C]``."""
         values = model.constrain(point_layout(model).unflatten(params[THETA]))
-        counts = own["y"] >= 0
-        if "mask" in own:
-            counts = counts & own["mask"]
-        y = torch.where(counts, own["y"], torch.zeros_like(own["y"]))
+        y, counts = counted(own)
         gap = features(model, values, own["x"]) - common[PROTOTYPES][y]
         with_prototype = counts & common[KNOWN][y]
         distance = (gap.square().mean(-1) * with_prototype).sum() / counts.sum().clamp_min(1)

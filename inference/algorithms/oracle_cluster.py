@@ -18,12 +18,10 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
-from pyro_pfedbayes.inference.algorithms.point import PointMethod
-from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.descent import descend
 from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief
+from pyro_pfedbayes.inference.point_belief import THETA
 from pyro_pfedbayes.inference.server import averaged
 from pyro_pfedbayes.models.declared import DeclaredModel
 
@@ -95,10 +93,6 @@ class OracleCluster(PointMethod):
         """The weights of the client's group."""
         del engine
         return {PERSONAL: self._groups(server, cohort)}
-
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """The group's weights."""
-        return PointBelief(model, clients[PERSONAL], stacked=True)
 
     def _groups(self, server: Tensors, cohort: Cohort) -> Tensor:
         """Weights of the group of each client ``[S, P]``; the server's for a group that is new."""

@@ -8,12 +8,10 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Judged, Round, Tensors
-from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
-from pyro_pfedbayes.inference.algorithms.point import PointMethod
-from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.descent import Descent, batch, descend, nll
 from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief
+from pyro_pfedbayes.inference.point_belief import THETA
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["PerFedAvg"]
@@ -102,7 +100,3 @@ class PerFedAvg(PointMethod):
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """Not adapted yet."""
         return {PERSONAL: server[THETA].expand(count, -1).clone()}
-
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """The adapted weights."""
-        return PointBelief(model, clients[PERSONAL], stacked=True)

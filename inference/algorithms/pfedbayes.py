@@ -253,7 +253,7 @@ class PFedBayes:
             scale=self.noise_scale,
         )
         zeta, data_scale = self._weights(cohort, first)
-        mask = None if bool(cohort.plan.mask.all()) else cohort.plan.mask
+        mask = cohort.plan.needed_mask
         total = torch.zeros(len(first), device=first.device)
         for step in range(self.local_steps):
             x, y = cohort.plan.batch(step)

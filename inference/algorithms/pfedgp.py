@@ -28,7 +28,7 @@ from pyro_pfedbayes.inference.algorithms.point import PointMethod
 from pyro_pfedbayes.inference.algorithms.split import mask_of
 from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.class_tree import class_tree
-from pyro_pfedbayes.inference.descent import descend
+from pyro_pfedbayes.inference.descent import counted, descend
 from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.features import (
     class_count,
@@ -47,7 +47,7 @@ from pyro_pfedbayes.inference.polya_gamma import (
     rbf,
     tilt,
 )
-from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.inference.server import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["GPObjective", "PFedGP", "tree_probabilities"]
@@ -78,10 +78,7 @@ class GPObjective:
     ) -> Tensor:
         """Of flat weights, x, y and mask, and of the client's ``tree [M, C]``."""
         del common
-        counts = own["y"] >= 0
-        if "mask" in own:
-            counts = counts & own["mask"]
-        y = torch.where(counts, own["y"], torch.zeros_like(own["y"]))
+        y, counts = counted(own)
         z = F.normalize(features_at(model, params[THETA], own["x"]), dim=-1)
         kappa = own[TREE][:, y] * counts / 2
         kernel = rbf(z, z, self.outputscale, self.lengthscale)
@@ -180,10 +177,9 @@ class PFedGP(PointMethod):
     ) -> Tensors:
         """Average the layers below the last."""
         del at
-        mean = averaged((upload.tensors, self.importance(upload)) for upload in uploads)
-        theta = server[THETA].clone()
-        theta[~mask_of(model, last_layer(model, self.name))] = mean[THETA]
-        return {THETA: theta}
+        body = ~mask_of(model, last_layer(model, self.name))
+        sent = ((u.tensors[THETA], self.importance(u)) for u in uploads)
+        return {THETA: averaged_into(server[THETA], body, sent)}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """Store each client's examples, build its tree, and condition its Gaussian processes."""

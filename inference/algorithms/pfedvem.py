@@ -19,14 +19,13 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL
 from pyro_pfedbayes.inference.algorithms.split import SplitMethod, steps_for_head
-from pyro_pfedbayes.inference.beliefs import Belief
 from pyro_pfedbayes.inference.descent import batch, nll
 from pyro_pfedbayes.inference.engine import GradientEngine
 from pyro_pfedbayes.inference.noise import NoiseStreams
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief
-from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.inference.point_belief import THETA
+from pyro_pfedbayes.inference.server import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["PFedVEM", "head_bound", "head_variance"]
@@ -152,18 +151,12 @@ class PFedVEM(SplitMethod):
         del at
         sent = list(uploads)
         private = self.private(model)
-        theta = server[THETA].clone()
-        bodies = [({THETA: u.tensors[THETA]}, self.importance(u)) for u in sent]
-        heads = [({LOC: u.tensors[LOC]}, u.tensors[PRECISION]) for u in sent]
-        theta[~private] = averaged(bodies)[THETA]
-        theta[private] = averaged(heads)[LOC]
-        return {THETA: theta}
+        bodies = ((u.tensors[THETA], self.importance(u)) for u in sent)
+        heads = ((u.tensors[LOC], u.tensors[PRECISION]) for u in sent)
+        theta = averaged_into(server[THETA], ~private, bodies)
+        return {THETA: averaged_into(theta, private, heads)}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """The body as the client trained it last, under the mean of its head: as the authors judge it."""
         del engine, server
         return {PERSONAL: cohort.state[PERSONAL]}
-
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """Body and mean head."""
-        return PointBelief(model, clients[PERSONAL], stacked=True)

@@ -33,7 +33,10 @@ from pyro_pfedbayes.inference.schedules import Schedule, learning_rate
 from pyro_pfedbayes.inference.server import averaged
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["PointMethod"]
+__all__ = ["PERSONAL", "PointMethod"]
+
+PERSONAL = "personal"
+"""Name, in a client's row, of the weights of a personal model that `Personalizing.personalize` made."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,9 @@ class PointMethod:
         return {**server, **averaged(weighed)}
 
     def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """The clients' own weights."""
-        return PointBelief(model, clients[THETA], stacked=True)
+        """The clients' own weights, or the personal models made from the server's before an evaluation."""
+        own = clients[PERSONAL] if PERSONAL in clients else clients[THETA]
+        return PointBelief(model, own, stacked=True)
 
     def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """The server's weights."""

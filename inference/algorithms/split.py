@@ -12,12 +12,10 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.inference.algorithms.base import Cohort, Judged, Round, Tensors, Upload
-from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL
-from pyro_pfedbayes.inference.algorithms.point import PointMethod
-from pyro_pfedbayes.inference.beliefs import Belief
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
-from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.inference.point_belief import THETA, point_layout
+from pyro_pfedbayes.inference.server import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["OWN", "SplitMethod", "head_sites", "mask_of", "steps_for_head"]
@@ -129,15 +127,9 @@ class SplitMethod(PointMethod):
     ) -> Tensors:
         """Average what is shared."""
         del at
-        mean = averaged((upload.tensors, self.importance(upload)) for upload in uploads)
-        theta = server[THETA].clone()
-        theta[~self.private(model)] = mean[THETA]
-        return {THETA: theta}
+        sent = ((u.tensors[THETA], self.importance(u)) for u in uploads)
+        return {THETA: averaged_into(server[THETA], ~self.private(model), sent)}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """The averaged weights with the client's own."""
         return {PERSONAL: self.joined(engine.model, server, cohort.state[OWN])}
-
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """Averaged and own weights together."""
-        return PointBelief(model, clients[PERSONAL], stacked=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_pfedbayes.inference.algorithms.base import Cohort, Round
 from pyro_pfedbayes.inference.algorithms.ditto import Ditto
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
-from pyro_pfedbayes.inference.algorithms.fedavg_ft import PERSONAL, FedAvgFineTuned
+from pyro_pfedbayes.inference.algorithms.fedavg_ft import FedAvgFineTuned
 from pyro_pfedbayes.inference.algorithms.fedper import FedPer
 from pyro_pfedbayes.inference.algorithms.fedprox import FedProx
 from pyro_pfedbayes.inference.algorithms.fedrep import FedRep
@@ -25,6 +25,7 @@ from pyro_pfedbayes.inference.algorithms.oracle_cluster import OracleCluster
 from pyro_pfedbayes.inference.algorithms.per_fedavg import PerFedAvg
 from pyro_pfedbayes.inference.algorithms.pfedme import PFedMe
 from pyro_pfedbayes.inference.algorithms.pfedvem import PFedVEM, head_bound, head_variance
+from pyro_pfedbayes.inference.algorithms.point import PERSONAL
 from pyro_pfedbayes.inference.algorithms.split import OWN, head_sites
 from pyro_pfedbayes.inference.descent import nll
 from pyro_pfedbayes.inference.engine import GradientEngine
