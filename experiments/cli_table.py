@@ -144,8 +144,9 @@ def _show_results(schedule: Schedule, console: Console) -> None:
         if isinstance(block, Heading):
             break
         if isinstance(block, Sheet):
-            title = plain_title(block.caption)
-            shown = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+            # Not the table's own title, which would be wrapped to its width.
+            console.print(plain_title(block.caption))
+            shown = Table(box=box.SIMPLE, pad_edge=False)
             for number, heading in enumerate(block.columns):
                 shown.add_column(Text(heading), justify="right" if number else "left")
             for row in block.rows:

@@ -17,7 +17,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What the first declaration has and the second has not, or has in another way, a line each.
 
     Args:
-        before: Sections ``table``, ``tuning``, ``data`` and ``method`` as ``table.json`` holds them.
+        before: Sections ``table``, ``tuning``, ``data``, ``method`` and ``sweep`` as ``table.json`` holds them.
         now: The same, of today.
 
     Example:
@@ -28,7 +28,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for section in ("table", "tuning"):
         found += _settings(before.get(section, {}), now.get(section, {}), f"{section}.")
-    for section in ("data", "method"):
+    for section in ("data", "method", "sweep"):
         found += _members(section, before.get(section, {}), now.get(section, {}))
     return found
 
@@ -65,7 +65,7 @@ def _settings(before: Mapping[str, Any], now: Mapping[str, Any], name: str) -> I
 
 def _is_choice(name: str) -> bool:
     """Whether a list stands for so many runs, and may grow; another one is a value, such as ``hidden = [50]``."""
-    return name.endswith((".seeds", " on")) or ": grid." in name
+    return name.endswith((".seeds", ": seeds", " on", ": values", ": methods")) or ": grid." in name
 
 
 def _was(value: Any) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Block", "Document", "Heading", "Mark", "Sheet", "Text"]
+from pyro_pfedbayes.experiments.tables.curves import Curves
+
+__all__ = ["Block", "Document", "Heading", "Mark", "Picture", "Sheet", "Text"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,22 @@ class Sheet:
     notes: tuple[str, ...] = ()
 
 
-Block = Heading | Text | Sheet
+@dataclass(frozen=True)
+class Picture:
+    """A figure, with files of its own beside the page.
+
+    Attributes:
+        caption: What it shows.
+        stem: Name of its files, without an ending.
+        curves: What is drawn.
+    """
+
+    caption: str
+    stem: str
+    curves: Curves
+
+
+Block = Heading | Text | Sheet | Picture
 
 
 @dataclass(frozen=True)

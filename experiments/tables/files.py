@@ -14,10 +14,12 @@ from typing import Any
 
 from pyro_pfedbayes.experiments.runfolder import writing
 from pyro_pfedbayes.experiments.tables.collect import CellResult, Results, RunResult
+from pyro_pfedbayes.experiments.tables.document import Picture
 from pyro_pfedbayes.experiments.tables.figures import MODELS, SELECTORS
 from pyro_pfedbayes.experiments.tables.layout import lay_out
 from pyro_pfedbayes.experiments.tables.plan import Job
 from pyro_pfedbayes.experiments.tables.render import RENDERERS
+from pyro_pfedbayes.experiments.tables.sweeps import value_text
 from pyro_pfedbayes.inference.checkpoint import write_atomically
 
 __all__ = ["write_files"]
@@ -25,15 +27,15 @@ __all__ = ["write_files"]
 Row = Mapping[str, Any]
 _RESULTS = (
     *("data", "split", "method", "algorithm", "seed", "settings", "selector", "model", "measure"),
-    *("value", "seconds", "bytes_uploaded", "gradient_steps", "status", "reason"),
+    *("value", "seconds", "bytes_uploaded", "gradient_steps", "status", "reason", "sweep", "at"),
 )
 _DIFFERENCES = (
     *("data", "split", "method", "against", "selector", "model", "measure", "seeds"),
-    *("mean", "lower", "upper"),
+    *("mean", "lower", "upper", "sweep", "at"),
 )
 _TUNING = (
     *("data", "split", "method", "algorithm", "point", "model", "measure", "value", "nll"),
-    *("chosen", "reason"),
+    *("chosen", "reason", "sweep", "at"),
 )
 
 
@@ -46,7 +48,7 @@ def write_files(results: Results, folder: Path) -> list[Path]:
 
     Returns:
         ``results.csv``, ``differences.csv``, ``tuning.csv``, ``table.md``, ``table.html`` and ``table.tex``; and
-        ``results.parquet`` if pyarrow is installed.
+        ``results.parquet`` if pyarrow is installed; and for each sweep and data set a figure in SVG and PDF.
 
     Raises:
         UserError: A full disk, no permission, and the like.
@@ -60,6 +62,10 @@ def write_files(results: Results, folder: Path) -> list[Path]:
     if importlib.util.find_spec("pyarrow") is not None:
         written.append(_parquet(folder / "results.parquet", rows))
     page = lay_out(results)
+    for block in page.blocks:
+        if isinstance(block, Picture):
+            written.append(_bytes(folder / f"{block.stem}.svg", block.curves.svg()))
+            written.append(_bytes(folder / f"{block.stem}.pdf", block.curves.pdf()))
     for ending, render in RENDERERS.items():
         written.append(_text(folder / f"table.{ending}", render(page)))
     return written
@@ -136,8 +142,14 @@ def _tuning_rows(results: Results) -> Iterator[Row]:
 
 def _head(result: CellResult) -> dict[str, Any]:
     entry, method = result.cell.entry, result.cell.method
+    swept = (
+        {}
+        if entry.swept is None
+        else {"sweep": entry.swept.sweep.name, "at": value_text(entry.swept.value)}
+    )
     return {
-        "data": entry.label if entry.split is None else entry.label.removesuffix(f"-{entry.split}"),
+        **swept,
+        "data": entry.base if entry.split is None else entry.base.removesuffix(f"-{entry.split}"),
         "split": entry.split,
         "method": method.name,
         "algorithm": method.algorithm_name,
@@ -170,6 +182,12 @@ def _parquet(path: Path, rows: Sequence[Row]) -> Path:
     table = importlib.import_module("pyarrow").table(columns)
     with writing(path):
         importlib.import_module("pyarrow.parquet").write_table(table, path)
+    return path
+
+
+def _bytes(path: Path, content: bytes) -> Path:
+    with writing(path):
+        path.write_bytes(content)
     return path
 
 

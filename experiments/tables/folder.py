@@ -131,11 +131,12 @@ def _plain(plan: Plan) -> dict[str, Any]:
             {
                 "table": spec.head.model_dump(),
                 "tuning": spec.tuning.model_dump(),
-                "data": {entry.label: entry.model_dump() for entry in spec.data},
+                "data": {entry.label: entry.model_dump(exclude={"swept"}) for entry in spec.data},
                 "method": {
                     "+".join([method.name, *(method.on or ())]): method.model_dump()
                     for method in spec.methods
                 },
+                "sweep": {sweep.name: sweep.model_dump() for sweep in spec.sweeps},
             },
             default=str,
         )

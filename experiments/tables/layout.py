@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyro_pfedbayes.experiments.tables.collect import CellResult, Results
+from pyro_pfedbayes.experiments.tables.columns import (
+    SHORT,
+    Column,
+    first_measure,
+    make_sheet,
+    spreads,
+)
 from pyro_pfedbayes.experiments.tables.document import Block, Document, Heading, Mark, Sheet, Text
 from pyro_pfedbayes.experiments.tables.numbers import (
     ABSENT,
     difference_text,
     heading_of,
-    is_low,
     paper_text,
-    spread_text,
 )
 from pyro_pfedbayes.experiments.tables.paired import Paired
 from pyro_pfedbayes.experiments.tables.plan import point_text
 from pyro_pfedbayes.experiments.tables.spec import DataEntry
+from pyro_pfedbayes.experiments.tables.sweep_layout import sweep_blocks
 
 __all__ = ["lay_out"]
 
-SHORT = {"personal": "PM", "global": "GM"}
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
-LONGEST = 70
 FEW = 3
 OWN = " (its own)"
-Column = tuple[str, list[Mark]]
 
 
 def lay_out(results: Results) -> Document:
@@ -36,8 +39,11 @@ def lay_out(results: Results) -> Document:
     blocks: list[Block] = [Text(_what(results, selector))]
     names = list(dict.fromkeys(entry.name for entry in spec.data))
     for name in names:
-        entries = [entry for entry in spec.data if entry.name == name]
-        blocks.append(_overview(results, name, entries, selector))
+        entries = [entry for entry in spec.data if entry.name == name and results.on(entry)]
+        if entries:
+            blocks.append(_overview(results, name, entries, selector))
+    for sweep in spec.sweeps:
+        blocks += sweep_blocks(results, sweep, selector)
     for entry in spec.data:
         cells = results.on(entry)
         if cells:
@@ -60,7 +66,7 @@ def _what(results: Results, selector: str) -> str:
     }[selector]
     parts = [
         f"Mean ± standard deviation over the seeds {seeds}; {head.rounds} rounds{steps} unless a method says "
-        "otherwise.",
+        "otherwise. Figures without a deviation are of one seed.",
         f"PM: personal models, GM: the global one, on the clients' test examples. Figures are those of {chosen} "
         f"(“{selector}”) where nothing else is said; “best” is the peak on the test set, an optimistic figure.",
         "The best mean of a column is bold.",
@@ -83,31 +89,31 @@ def _overview(results: Results, name: str, entries: Sequence[DataEntry], selecto
         rows = [cells.get(method) for method in methods]
         size = "" if len(entries) == 1 else f"{entry.label.removeprefix(f'{name}-')} "
         columns += [
-            _spreads(f"{size}{SHORT[model]}", rows, model, selector, None) for model in SHORT
+            spreads(f"{size}{SHORT[model]}", rows, model, selector, None) for model in SHORT
         ]
         columns += _paper(entry, rows, size)
-    first = _first([result for entry in entries for result in results.on(entry)])
+    first = first_measure([result for entry in entries for result in results.on(entry)])
     shown = "accuracy" if first == "accuracy" else "RMSE"
     caption = f"{name}: {shown}, {selector}"
-    return _sheet(caption, methods, columns, results.cells, entries, failures=False)
+    return make_sheet(caption, methods, columns, results.cells, failures=False)
 
 
 def _accuracy(entry: DataEntry, cells: Sequence[CellResult]) -> Sheet:
-    first = _first(cells)
+    first = first_measure(cells)
     columns = [
-        _spreads(f"{SHORT[model]} {SHOWN[selector]}", cells, model, selector, None)
+        spreads(f"{SHORT[model]} {SHOWN[selector]}", cells, model, selector, None)
         for model in SHORT
         for selector in SHOWN
     ]
     columns += _paper(entry, cells, "")
     caption = "Accuracy in percent" if first == "accuracy" else "RMSE"
-    return _sheet(caption, _names(cells), columns, cells, [entry])
+    return make_sheet(caption, _names(cells), columns, cells)
 
 
 def _compared(
     results: Results, entry: DataEntry, cells: Sequence[CellResult], selector: str
 ) -> Sheet:
-    first, against = _first(cells), results.plan.spec.paired_with
+    first, against = first_measure(cells), results.plan.spec.paired_with
     columns: list[Column] = []
     pairs: list[Paired] = []
     if any(result.cell.method.name == against for result in cells):
@@ -118,7 +124,7 @@ def _compared(
             columns.append((f"{short} − {against}", marks))
     further = ("nll", "ece") if first == "accuracy" else ("mae", "nll", "coverage90")
     columns += [
-        _spreads(f"{SHORT[model]} {heading_of(measure)}", cells, model, selector, measure)
+        spreads(f"{SHORT[model]} {heading_of(measure)}", cells, model, selector, measure)
         for measure in further
         for model in SHORT
     ]
@@ -127,7 +133,7 @@ def _compared(
         caption = (
             f"Differences from {against}, paired by seed, with 95 % t-intervals; {caption.lower()}"
         )
-    sheet = _sheet(caption, _names(cells), columns, cells, [entry], failures=False)
+    sheet = make_sheet(caption, _names(cells), columns, cells, failures=False)
     return dataclasses.replace(sheet, notes=_on_pairs(pairs))
 
 
@@ -161,7 +167,7 @@ def _cost(entry: DataEntry, cells: Sequence[CellResult]) -> Sheet:
     rows = [_cost_row(result) for result in cells]
     columns = [(heading, [row[k] for row in rows]) for k, heading in enumerate(headings)]
     caption = "Cost of a run; settings, the tuned ones first"
-    return _sheet(caption, _names(cells), columns, cells, [entry], failures=False)
+    return make_sheet(caption, _names(cells), columns, cells, failures=False)
 
 
 def _cost_row(result: CellResult) -> tuple[Mark, ...]:
@@ -189,53 +195,8 @@ def _mean(values: Sequence[float], form: str) -> Mark:
     return Mark(form.format(sum(finite) / len(finite)) if finite else ABSENT)
 
 
-def _first(cells: Sequence[CellResult]) -> str:
-    return next((result.first for result in cells if result.first is not None), "accuracy")
-
-
 def _names(cells: Sequence[CellResult]) -> list[str]:
     return [result.cell.method.name for result in cells]
-
-
-def _spreads(
-    heading: str,
-    cells: Sequence[CellResult | None],
-    model: str,
-    selector: str,
-    measure: str | None,
-) -> Column:
-    """A column of means and deviations, the best mean bold; None for the first measure."""
-    first = measure or _first([result for result in cells if result is not None])
-    means, texts = [], []
-    for result in cells:
-        if result is None or model not in result.cell.models:
-            means.append(math.nan)
-            texts.append(ABSENT)
-            continue
-        found = result.spread(model, selector, first)
-        means.append(found.mean)
-        text = spread_text(found, first, len(result.runs))
-        texts.append(_instead(result) if not result.figures else text)
-    best = _best(means, is_low(first))
-    bold = {texts[i] for i, mean in enumerate(means) if mean == best}
-    return heading, [Mark(text, text in bold) for text in texts]
-
-
-def _instead(result: CellResult) -> str:
-    """What stands where there is no figure."""
-    if result.reason is None:
-        return "not run yet"
-    reason = result.reason
-    return f"failed: {reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + '…'}"
-
-
-def _best(means: Sequence[float], low: bool | None) -> float:
-    finite = [mean for mean in means if math.isfinite(mean)]
-    # One method alone is not the best of anything.
-    if low is None or len(finite) < 2:
-        return math.nan
-    choose: Callable[[Sequence[float]], float] = min if low else max
-    return choose(finite)
 
 
 def _paper(entry: DataEntry, rows: Sequence[CellResult | None], size: str) -> list[Column]:
@@ -249,52 +210,3 @@ def _paper(entry: DataEntry, rows: Sequence[CellResult | None], size: str) -> li
             marks = [Mark(paper_text(figure)) for figure in figures]
             columns.append((f"paper {size}{short.upper()}", marks))
     return columns
-
-
-def _sheet(
-    caption: str,
-    names: Sequence[str],
-    columns: Sequence[Column],
-    cells: Sequence[CellResult],
-    entries: Sequence[DataEntry],
-    *,
-    failures: bool = True,
-) -> Sheet:
-    labels = {entry.label for entry in entries}
-    notes = [note for r in cells if r.cell.entry.label in labels for note in _failures(r)]
-    empty = [all(mark.text == ABSENT for mark in marks) for _, marks in columns]
-    kept = [column for column, nothing in zip(columns, empty, strict=True) if not nothing]
-    rows = [(Mark(name), *_once([marks[i] for _, marks in kept])) for i, name in enumerate(names)]
-    return Sheet(
-        caption,
-        ("method", *(heading for heading, _ in kept)),
-        tuple(rows),
-        tuple(notes) if failures else (),
-    )
-
-
-def _once(marks: Sequence[Mark]) -> list[Mark]:
-    """A row in which a reason for failure stands only once."""
-    found: list[Mark] = []
-    for mark in marks:
-        again = mark.text.startswith("failed: ") and mark in found
-        found.append(Mark("failed") if again else mark)
-    return found
-
-
-def _failures(result: CellResult) -> list[str]:
-    """Why runs failed, and grid points that dropped out."""
-    name = f"{result.cell.method.name} on {result.cell.entry.label}"
-    by_reason: dict[str, list[str]] = {}
-    for run in result.runs:
-        if run.reason is not None:
-            by_reason.setdefault(run.reason, []).append(str(run.job.seed))
-    notes = [
-        f"{name}, seed {', '.join(seeds)}: failed: {reason}" for reason, seeds in by_reason.items()
-    ]
-    choice = result.choice
-    for trial in choice.trials if choice is not None else ():
-        if trial.reason is not None:
-            point = point_text(result.cell.points[trial.number])
-            notes.append(f"{name}, tuning with {point}: failed: {trial.reason}")
-    return notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pyro_pfedbayes.experiments.tables.paired import Paired, Spread
-from pyro_pfedbayes.experiments.tables.spec import Figure
+from pyro_pfedbayes.experiments.tables.part import Figure
 
 __all__ = ["ABSENT", "difference_text", "heading_of", "is_low", "paper_text", "spread_text"]
 

@@ -118,7 +118,7 @@ def make_plan(spec: Spec, where: str = "", options: Mapping[str, Any] | None = N
         UserError: Unknown keys, values of another type or out of range, by method, data and point of the grid.
     """
     cells = []
-    for entry in spec.data:
+    for entry in spec.entries():
         for method in spec.methods_on(entry):
             cell = _cell(spec, entry, method, options or {})
             about = _checked(cell, where)[0].algorithm.models
@@ -151,9 +151,8 @@ def _cell(spec: Spec, entry: DataEntry, method: Method, options: Mapping[str, An
         return tuple(_job(spec, entry, method, point, s, rounds, options) for s in seeds)
 
     tried = tuple(runs(point, seeds, trial) for point in points) if len(points) > 1 else ()
-    return Cell(
-        entry, method, points, tried, tuple(runs(p, spec.head.seeds, rounds) for p in points)
-    )
+    reported = method.seeds or spec.head.seeds
+    return Cell(entry, method, points, tried, tuple(runs(p, reported, rounds) for p in points))
 
 
 def _points(grid: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
@@ -194,6 +193,9 @@ def _job(
             "posterior_draws": 0,
         },
     }
+    if entry.swept is not None:
+        section, key, value = entry.swept.sweep.varied(entry.swept.value)
+        tree[section][key] = value
     name = _id(entry.label, method.name, tree)
     for key, value in options.items():
         section, _, key = key.partition(".")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import re
 from collections.abc import Callable, Mapping
 
-from pyro_pfedbayes.experiments.tables.document import Document, Heading, Mark, Sheet, Text
+from pyro_pfedbayes.experiments.tables.document import (
+    Document,
+    Heading,
+    Mark,
+    Picture,
+    Sheet,
+    Text,
+)
 
 __all__ = ["RENDERERS", "to_html", "to_latex", "to_markdown"]
 
@@ -15,6 +23,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 75rem; }
 figure { margin: 1rem 0; }
 figcaption { font-style: italic; }
+img { max-width: 100%; background: #fff; }
 div { overflow-x: auto; }
 table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #8886; }
@@ -52,6 +61,8 @@ def to_markdown(page: Document) -> str:
             parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
             if block.notes:
                 parts.append("\n".join(f"- {_markdown(note)}" for note in block.notes))
+        elif isinstance(block, Picture):
+            parts.append(f"![{_markdown(block.caption)}]({block.stem}.svg)")
         elif isinstance(block, Heading):
             parts.append(f"## {_markdown(block.text)}")
         else:
@@ -81,6 +92,15 @@ def to_html(page: Document) -> str:
                 f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
                 f"{f'<ul>{notes}</ul>' if notes else ''}</figure>"
             )
+        elif isinstance(block, Picture):
+            drawing, caption = (
+                base64.b64encode(block.curves.svg()).decode(),
+                html.escape(block.caption),
+            )
+            parts.append(
+                f'<figure><img src="data:image/svg+xml;base64,{drawing}" alt="{caption}; the table above has the '
+                f'figures"><figcaption>{caption}</figcaption></figure>'
+            )
         else:
             tag = "h2" if isinstance(block, Heading) else "p"
             parts.append(f"<{tag}>{html.escape(block.text)}</{tag}>")
@@ -99,13 +119,21 @@ def _html_cell(mark: Mark) -> str:
 
 
 def to_latex(page: Document) -> str:
-    """Tables to be put into a document that uses the package booktabs."""
-    parts = [f"% {page.title}: needs \\usepackage{{booktabs}}"]
+    """Tables to be put into a document that uses the packages booktabs and, if there are figures, graphicx."""
+    drawn = any(isinstance(block, Picture) for block in page.blocks)
+    packages = "booktabs,graphicx" if drawn else "booktabs"
+    parts = [f"% {page.title}: needs \\usepackage{{{packages}}}"]
     for block in page.blocks:
         if isinstance(block, Heading):
             parts.append(f"\\subsection*{{{_latex(block.text)}}}")
         elif isinstance(block, Text):
             parts.append(_latex(block.text))
+        elif isinstance(block, Picture):
+            parts.append(
+                "\\begin{figure}[htbp]\n\\centering\n"
+                f"\\includegraphics[width=\\linewidth]{{{block.stem}.pdf}}\n"
+                f"\\caption{{{_latex(block.caption)}}}\n\\end{{figure}}"
+            )
         else:
             parts.append(_latex_table(block))
     return "\n\n".join(parts) + "\n"

@@ -7,15 +7,16 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from pyro_pfedbayes.errors import UserError, nearest
-from pyro_pfedbayes.experiments.complaints import told
 from pyro_pfedbayes.experiments.config import Participation, Seed
 from pyro_pfedbayes.experiments.registry import ALGORITHMS, canonical, known
+from pyro_pfedbayes.experiments.tables.part import Figure, Part, Settings, read_part
 from pyro_pfedbayes.experiments.tables.presets import table_text
+from pyro_pfedbayes.experiments.tables.sweeps import Sweep, Swept, check_sweep, value_text
 
 __all__ = [
     "DataEntry",
@@ -32,18 +33,9 @@ Rounds = Annotated[int, Field(ge=1)]
 Seeds = Annotated[
     tuple[Seed, ...], Field(min_length=1, description="a list of integers, such as [1, 2, 3]")
 ]
-P = TypeVar("P", bound=BaseModel)
-Settings = Mapping[str, Any]
-Size = Literal["small", "medium", "large"]
-Figure = float | tuple[float, float]
-"""An accuracy in percent, or one and its standard deviation."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Head(_Part):
+class Head(Part):
     """Section ``[table]``: what all runs have in common.
 
     Attributes:
@@ -58,6 +50,7 @@ class Head(_Part):
         validation: Share of the training examples held out for tuning and for ``selected``.
         paired_with: The method that others are compared with, seed by seed; by default ``pfedbayes``, if it is there.
         keep_checkpoints: Keep the last state of finished runs, for ``pfedbayes evaluate``.
+        only_sweeps: Run nothing but the sweeps.
     """
 
     title: str = "Methods compared"
@@ -73,9 +66,10 @@ class Head(_Part):
     validation: float = Field(0.1, ge=0, lt=1)
     paired_with: str | None = None
     keep_checkpoints: bool = False
+    only_sweeps: bool = False
 
 
-class Tuning(_Part):
+class Tuning(Part):
     """Section ``[tuning]``: how the points of the methods' grids are tried.
 
     Attributes:
@@ -89,7 +83,7 @@ class Tuning(_Part):
     points: int | None = Field(None, ge=1)
 
 
-class DataEntry(_Part):
+class DataEntry(Part):
     """One ``[[data]]``, for one of its splits.
 
     Attributes:
@@ -98,6 +92,7 @@ class DataEntry(_Part):
         split: Of the paper's, if it is one.
         settings: Section ``data`` of its runs.
         model: Section ``model`` of its runs.
+        swept: The value of a setting, if a sweep made it.
     """
 
     label: str
@@ -105,9 +100,15 @@ class DataEntry(_Part):
     split: str | None
     settings: Settings
     model: Settings
+    swept: Swept | None = None
+
+    @property
+    def base(self) -> str:
+        """The label of the data as they were declared."""
+        return self.label if self.swept is None else self.swept.base
 
 
-class Method(_Part):
+class Method(Part):
     """One ``[[method]]``.
 
     Attributes:
@@ -117,6 +118,7 @@ class Method(_Part):
         grid: Settings that are tuned, with the values to try; ``model.rho`` means the model's.
         model: Settings of the model that differ from those of the data.
         rounds: If not those of the table.
+        seeds: Of the runs reported, if not those of the table.
         on: Names or labels of the data it runs on; None for all.
         models: Which of its models are judged; None for those that the algorithm is about.
         paper: Reference figures by label of data: ``{"mnist-small" = {pm = [94.13, 0.27]}}``, in percent.
@@ -124,10 +126,11 @@ class Method(_Part):
 
     name: str = Field(min_length=1)
     algorithm: str | None = None
-    settings: Settings = {}
+    settings: Settings = Field({})
     grid: Mapping[str, tuple[Any, ...]] = Field({}, description="lists of values by setting")
-    model: Settings = {}
+    model: Settings = Field({})
     rounds: Rounds | None = None
+    seeds: Seeds | None = Field(None, description="a list of integers, such as [1, 2, 3]")
     on: tuple[str, ...] | None = Field(None, description="a list of names of data")
     models: tuple[Literal["personal", "global"], ...] | None = Field(
         None, description='"personal", "global" or both, as a list'
@@ -142,7 +145,7 @@ class Method(_Part):
         return self.name if self.algorithm is None else self.algorithm
 
 
-class Spec(_Part):
+class Spec(Part):
     """A whole table.
 
     Attributes:
@@ -150,16 +153,40 @@ class Spec(_Part):
         tuning: Section ``[tuning]``.
         data: Data sets and splits, the columns.
         methods: The rows; several of one name run on different data.
+        sweeps: Further runs, with a setting varied.
     """
 
     head: Head
     tuning: Tuning
     data: tuple[DataEntry, ...]
     methods: tuple[Method, ...]
+    sweeps: tuple[Sweep, ...] = ()
 
     def methods_on(self, entry: DataEntry) -> list[Method]:
         """The methods that run on a data set, in order."""
-        return [m for m in self.methods if m.on is None or {entry.name, entry.label} & {*m.on}]
+        if entry.swept is None and self.head.only_sweeps:
+            return []
+        wanted = None if entry.swept is None else entry.swept.sweep.methods
+        found = [m for m in self.methods if m.on is None or {entry.name, entry.base} & {*m.on}]
+        return [m for m in found if wanted is None or m.name in wanted]
+
+    def swept(self, sweep: Sweep) -> list[DataEntry]:
+        """The data of a sweep, value by value of each."""
+        return [
+            entry.model_copy(
+                update={
+                    "label": f"{entry.label}, {sweep.name}={value_text(value)}",
+                    "swept": Swept.model_construct(sweep=sweep, value=value, base=entry.label),
+                }
+            )
+            for entry in self.data
+            if sweep.on is None or {entry.name, entry.label} & {*sweep.on}
+            for value in sweep.values
+        ]
+
+    def entries(self) -> list[DataEntry]:
+        """All data that something runs on: those declared, then those of the sweeps."""
+        return [*self.data, *(entry for sweep in self.sweeps for entry in self.swept(sweep))]
 
     @property
     def paired_with(self) -> str | None:
@@ -195,42 +222,32 @@ def parse_spec(tree: Mapping[str, Any], where: str = "") -> Spec:
     Raises:
         UserError: Unknown keys and methods, values of another type, or parts that do not fit together.
     """
-    sections = ("table", "tuning", "data", "method")
+    sections = ("table", "tuning", "data", "method", "sweep")
     for name in tree:
         if name not in sections:
             raise UserError(
                 f"{where}unknown section '{name}'{nearest(name, sections)} "
-                "(known: [table], [tuning], [[data]], [[method]])"
+                "(known: [table], [tuning], [[data]], [[method]], [[sweep]])"
             )
-    head = _part(Head, "table", tree.get("table", {}), where)
-    tuning = _part(Tuning, "tuning", tree.get("tuning", {}), where)
+    head = read_part(Head, "table", tree.get("table", {}), where)
+    tuning = read_part(Tuning, "tuning", tree.get("tuning", {}), where)
     data = [e for given in _list(tree, "data", where) for e in _entries(given, where)]
-    methods = [_part(Method, "method", m, where) for m in _list(tree, "method", where)]
-    spec = Spec.model_construct(head=head, tuning=tuning, data=tuple(data), methods=tuple(methods))
+    methods = [read_part(Method, "method", m, where) for m in _list(tree, "method", where)]
+    sweeps = [read_part(Sweep, "sweep", s, where) for s in _list(tree, "sweep", where, least=0)]
+    spec = Spec.model_construct(
+        head=head,
+        tuning=tuning,
+        data=tuple(data),
+        methods=tuple(methods),
+        sweeps=tuple(sweeps),
+    )
     _check(spec, where)
     return spec
 
 
-def _part(kind: type[P], section: str, values: Any, where: str) -> P:
-    if not isinstance(values, Mapping):
-        raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
-    if section == "method" and isinstance(values.get("name"), str):
-        where = f"{where}method '{values['name']}': "
-    try:
-        return kind.model_validate_json(json.dumps(values, default=str))
-    except ValidationError as error:
-        raise UserError(f"{where}{_complaint(section, kind, error.errors()[0])}") from None
-
-
-def _complaint(section: str, kind: type[BaseModel], detail: Any) -> str:
-    if detail["type"] == "missing":
-        return f"[{section}] lacks the key '{detail['loc'][0]}'"
-    return told(section, kind, detail)
-
-
-def _list(tree: Mapping[str, Any], name: str, where: str) -> list[Any]:
+def _list(tree: Mapping[str, Any], name: str, where: str, least: int = 1) -> list[Any]:
     values = tree.get(name, [])
-    if not isinstance(values, list) or not values:
+    if not isinstance(values, list) or len(values) < least:
         raise UserError(f"{where}give at least one [[{name}]]")
     return values
 
@@ -270,9 +287,8 @@ def _entries(given: Any, where: str) -> list[DataEntry]:
 def _check(spec: Spec, where: str) -> None:
     """Raise UserError where parts do not fit together."""
     labels = [entry.label for entry in spec.data]
-    for section, seeds in (("table", spec.head.seeds), ("tuning", spec.tuning.seeds or ())):
-        if len(set(seeds)) < len(seeds):
-            raise UserError(f"{where}{section}.seeds holds a seed twice: {list(seeds)}")
+    _check_seeds(spec.head.seeds, f"{where}table.")
+    _check_seeds(spec.tuning.seeds, f"{where}tuning.")
     _unique(labels, f"{where}two [[data]] are called", "give one a label of its own")
     for method in spec.methods:
         own = f"{where}method '{method.name}': "
@@ -287,8 +303,10 @@ def _check(spec: Spec, where: str) -> None:
         for label in method.paper:
             if label not in labels:
                 raise UserError(f"{own}paper names no data '{label}'{nearest(label, labels)}")
+        _check_seeds(method.seeds, own)
         _check_grid(method, own)
-    for entry in spec.data:
+    _check_sweeps(spec, where)
+    for entry in spec.entries():
         _unique(
             [method.name for method in spec.methods_on(entry)],
             f"{where}two methods on {entry.label} are called",
@@ -296,6 +314,11 @@ def _check(spec: Spec, where: str) -> None:
         )
     _check_reference(spec, where)
     _check_budget(spec, where)
+
+
+def _check_seeds(seeds: Seeds | None, where: str) -> None:
+    if seeds is not None and len(set(seeds)) < len(seeds):
+        raise UserError(f"{where}seeds holds a seed twice: {list(seeds)}")
 
 
 def _check_grid(method: Method, where: str) -> None:
@@ -310,6 +333,21 @@ def _check_grid(method: Method, where: str) -> None:
             raise UserError(f"{where}{key} is both fixed in settings and tuned in grid; keep one")
         if not re.fullmatch(r"(model\.)?\w+", key):
             raise UserError(f"{where}grid.{key}: give a setting of the method, or model.KEY")
+
+
+def _check_sweeps(spec: Spec, where: str) -> None:
+    _unique([s.name for s in spec.sweeps], f"{where}two [[sweep]] are called", "rename one")
+    if spec.head.only_sweeps and not spec.sweeps:
+        raise UserError(f"{where}table.only_sweeps is true, but there is no [[sweep]]")
+    data = {name for entry in spec.data for name in (entry.name, entry.label)}
+    names = {method.name for method in spec.methods}
+    for sweep in spec.sweeps:
+        run = [m for m in spec.methods if sweep.methods is None or m.name in sweep.methods]
+        check_sweep(sweep, data, names, {key for m in run for key in m.grid}, where)
+        if not any(spec.methods_on(entry) for entry in spec.swept(sweep)):
+            raise UserError(
+                f"{where}sweep '{sweep.name}': none of its methods runs on any of its data; look at `on`"
+            )
 
 
 def _check_reference(spec: Spec, where: str) -> None:

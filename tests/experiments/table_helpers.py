@@ -42,7 +42,7 @@ def zeta(value: float, **more: Any) -> dict[str, Any]:
 
 def tree(*methods: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """A table of methods on digits; ``rounds=4`` changes ``table.rounds``, ``tuning={...}`` adds a section."""
-    sections = {name: changes.pop(name) for name in ("tuning", "data") if name in changes}
+    sections = {name: changes.pop(name) for name in ("tuning", "data", "sweep") if name in changes}
     methods = methods or (OURS, zeta(4.0))
     return {"table": HEAD | changes, "data": [DIGITS], "method": list(methods), **sections}
 

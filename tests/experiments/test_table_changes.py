@@ -29,6 +29,7 @@ def methods(**entries: Any) -> dict[str, Any]:
         # What is new leaves the runs of before as they are.
         (methods(), methods(a=ONE), []),
         (methods(a=ONE), methods(a=ONE | {"grid": {"mu": [2, 3, 1]}, "paper": {}}), []),
+        (methods(a=ONE | {"seeds": [1]}), methods(a=ONE | {"seeds": [1, 2]}), []),
         (methods(a=ONE), methods(a=ONE) | {"table": {"seeds": [2, 1, 3], "rounds": 3}}, []),
         (
             methods(a=ONE),

@@ -44,6 +44,8 @@ TUNED = {"name": "pfedbayes", "grid": {"lr": [0.01, 0.1]}}
         (tree(seeds=[]), "table.seeds is []; it must be a list of integers"),
         (tree(seeds=["a"]), "table.seeds[0] is 'a'; it must be a list of integers"),
         (tree(seeds=[1, 2, 1]), "table.seeds holds a seed twice: [1, 2, 1]"),
+        (tree(OURS | {"seeds": [4, 4]}), "method 'pfedbayes': seeds holds a seed twice: [4, 4]"),
+        (tree(OURS | {"seeds": []}), "method.seeds is []; it must be a list of integers"),
         (tree(OURS | {"settings": {"name": "fedavg"}}), "do not name the method; give algorithm"),
         (tree(rounds=0), "table.rounds is 0; it must be at least 1"),
         (tree(rounds=1), "rounds is 1, but kind_rounds takes 0 and personal_rounds 1"),
@@ -121,6 +123,11 @@ def test_names_of_runs_stay_when_a_table_grows_and_change_with_what_matters() ->
     assert {job.tree["run"]["device"] for job in moved.values()} == {"cpu"}
 
 
+def test_a_method_may_have_seeds_of_its_own() -> None:
+    found = plan(OURS, zeta(4.0, seeds=[2]))
+    assert [[job.seed for job in cell.final[0]] for cell in found.cells] == [[1, 2], [2]]
+
+
 def test_one_method_may_be_declared_apart_for_some_data() -> None:
     here = {"name": "pfedbayes", "on": ["digits"], "settings": {"zeta": 2.0}}
     there = {"name": "pfedbayes", "on": ["wine"], "rounds": 5}
@@ -196,6 +203,9 @@ def test_the_quick_table_tunes_the_same_setting_of_all_methods() -> None:
 
 def test_the_example_of_the_manual_can_be_run() -> None:
     page = (Path(__file__).parents[2] / "docs" / "table.md").read_text()
-    (text,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    text, sweep = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     found = make_plan(parse_spec(tomllib.loads(text)))
     assert [cell.key for cell in found.cells][-1] == ("wine-by-size", "pfedbayes")
+    more = make_plan(parse_spec(tomllib.loads(text + sweep)))
+    assert len(more.cells) == len(found.cells) + 5
+    assert more.cells[-1].key == ("digits-small, weight of the KL=20.0", "pfedbayes")

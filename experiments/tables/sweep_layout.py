@@ -1,0 +1,128 @@
+"""What a table's page shows of a sweep: a sheet and a figure for each data set."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from pyro_pfedbayes.experiments.tables.collect import CellResult, Results
+from pyro_pfedbayes.experiments.tables.columns import (
+    SHORT,
+    Column,
+    first_measure,
+    make_sheet,
+    spreads,
+)
+from pyro_pfedbayes.experiments.tables.curves import Curve, Curves
+from pyro_pfedbayes.experiments.tables.document import Block, Mark, Picture
+from pyro_pfedbayes.experiments.tables.numbers import paper_text
+from pyro_pfedbayes.experiments.tables.part import Figure
+from pyro_pfedbayes.experiments.tables.sweeps import Sweep, value_text
+
+__all__ = ["sweep_blocks"]
+
+_PERCENT = 100.0
+Rows = Sequence[CellResult | None]
+"""Those of one method, a value each."""
+
+
+def sweep_blocks(results: Results, sweep: Sweep, selector: str) -> Iterator[Block]:
+    """A sheet and, once there is something to draw, a figure for each data set of a sweep.
+
+    Args:
+        results: What was found so far.
+        sweep: Which.
+        selector: The round that figures are taken from.
+    """
+    entries = results.plan.spec.swept(sweep)
+    for base in dict.fromkeys(entry.base for entry in entries):
+        found = [results.on(entry) for entry in entries if entry.base == base]
+        cells = [cell for at in found for cell in at]
+        if not cells:
+            continue
+        methods = list(dict.fromkeys(cell.cell.method.name for cell in cells))
+        rows = {
+            name: [next((c for c in at if c.cell.method.name == name), None) for at in found]
+            for name in methods
+        }
+        first = first_measure(cells)
+        measure = "accuracy" if first == "accuracy" else "RMSE"
+        caption = f"{sweep.name} on {base}: {measure}, {selector}"
+        names = [value_text(value) for value in sweep.values]
+        for text, columns in (
+            (caption, _columns(sweep, rows, selector, first)),
+            (f"{sweep.name} on {base}: NLL", _columns(sweep, rows, selector, "nll")),
+        ):
+            yield make_sheet(
+                text, names, columns, cells, first=sweep.setting, failures=text == caption
+            )
+        curves = _curves(sweep, rows, selector, first)
+        if any(not curve.empty for curve in curves.curves):
+            stem = re.sub(r"[^a-z0-9]+", "-", f"sweep {sweep.name} {base}".lower()).strip("-")
+            yield Picture(f"{caption}; bars are standard deviations over seeds", stem, curves)
+
+
+def _columns(sweep: Sweep, rows: Mapping[str, Rows], selector: str, measure: str) -> list[Column]:
+    """A measure of each method's models at each value; beside an accuracy the reference figures."""
+    columns: list[Column] = []
+    for name, cells in rows.items():
+        who = "" if len(rows) == 1 else f"{name} "
+        columns += [
+            spreads(f"{who}{short}", cells, model, selector, measure)
+            for model, short in SHORT.items()
+        ]
+        if measure == "accuracy" and name == _first_method(sweep, rows):
+            columns += _paper(sweep)
+    return columns
+
+
+def _first_method(sweep: Sweep, rows: Mapping[str, Rows]) -> str:
+    """The one that reference figures are of."""
+    return next(name for name in (*(sweep.methods or ()), *rows) if name in rows)
+
+
+def _paper(sweep: Sweep) -> list[Column]:
+    found = []
+    for short in SHORT.values():
+        marks = [Mark(paper_text(figure)) for figure in _references(sweep, short)]
+        found.append((f"paper {short}", marks))
+    return found
+
+
+def _references(sweep: Sweep, short: str) -> list[Figure | None]:
+    rows = [sweep.paper_at(value) for value in sweep.values]
+    return [None if row is None else row.pm if short == "PM" else row.gm for row in rows]
+
+
+def _curves(sweep: Sweep, rows: Mapping[str, Rows], selector: str, first: str) -> Curves:
+    percent = _PERCENT if first == "accuracy" else 1.0
+    curves = []
+    for name, cells in rows.items():
+        for model in SHORT:
+            told = [
+                c.spread(model, selector, first)
+                if c is not None and model in c.cell.models
+                else None
+                for c in cells
+            ]
+            means = [math.nan if t is None else percent * t.mean for t in told]
+            deviations = [math.nan if t is None else percent * t.sd for t in told]
+            curves.append(Curve(name, model, tuple(means), tuple(deviations)))
+    for model, short in SHORT.items():
+        figures = _references(sweep, short)
+        curves.append(
+            Curve("paper", model, tuple(map(_mean, figures)), tuple(map(_deviation, figures)), True)
+        )
+    label = "accuracy, percent" if first == "accuracy" else "RMSE"
+    return Curves(sweep.setting, label, sweep.values, tuple(curves))
+
+
+def _mean(figure: Figure | None) -> float:
+    if figure is None:
+        return math.nan
+    return figure[0] if isinstance(figure, tuple) else figure
+
+
+def _deviation(figure: Figure | None) -> float:
+    return figure[1] if isinstance(figure, tuple) else math.nan
