@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -15,13 +16,15 @@ __all__ = ["told"]
 def told(section: str, schema: type[BaseModel], detail: Any) -> str:
     """One of pydantic's findings in one line for people."""
     key, given = str(detail["loc"][0]), detail["input"]
-    place = [part for part in detail["loc"][1:2] if isinstance(part, int)]
+    field = schema.model_fields.get(key)
+    mapping = field is not None and _is_mapping(field.annotation)
+    place = [part for part in detail["loc"][1:2] if isinstance(part, int) or mapping]
     name = f"{section}.{key}" + "".join(f"[{part}]" for part in place)
     if detail["type"] == "extra_forbidden":
         keys = [*schema.model_fields, *(["name"] if section in ("algorithm", "model") else [])]
         hint = nearest(key, keys)
         return f"unknown key '{name}'{hint}" + ("" if hint else f" (known: {', '.join(keys)})")
-    field = schema.model_fields[key]
+    assert field is not None
     if field.description is not None:
         return f"{name} is {given!r}; it must be {field.description}"
     if detail["type"] == "literal_error":
@@ -40,6 +43,8 @@ def _wanted(detail: Any) -> str:
         "finite_number": "a finite number",
         "string_type": "a text",
         "list_type": "a list",
+        "dict_type": "a section of keys",
+        "mapping_type": "a section of keys",
     }
     kind = detail["type"]
     if kind in limits:
@@ -48,8 +53,13 @@ def _wanted(detail: Any) -> str:
 
 
 def _options(annotation: Any) -> list[Any]:
-    """The values of a ``Literal``, possibly one of ``Literal | None``."""
-    found: list[Any] = []
-    for branch in typing.get_args(annotation):
-        found += _options(branch) if typing.get_origin(branch) is Literal else [branch]
-    return [value for value in found if value is not type(None)]
+    """The values of a ``Literal``, which may stand in a union or be the values of a mapping."""
+    if typing.get_origin(annotation) is Literal:
+        return list(typing.get_args(annotation))
+    return [value for branch in typing.get_args(annotation) for value in _options(branch)]
+
+
+def _is_mapping(annotation: Any) -> bool:
+    """Whether values stand by name, possibly or none at all."""
+    branches = (annotation, *typing.get_args(annotation))
+    return any(typing.get_origin(branch) is Mapping for branch in branches)

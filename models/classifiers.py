@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pyro
 import pyro.distributions as dist
@@ -21,6 +22,8 @@ from pyro_pfedbayes.models.weights import PAPER_RHO
 
 __all__ = ["linear_classifier", "logistic_regression", "mlp_classifier", "vgg_classifier"]
 
+RoleName = Literal["shared", "private", "point"]
+
 
 def mlp_classifier(
     data: DataSpec,
@@ -28,21 +31,25 @@ def mlp_classifier(
     hidden: Sequence[int] = (100,),
     rho: float = PAPER_RHO,
     weights: str | None = None,
+    roles: Mapping[str, RoleName] | None = None,
     missing: Missing = "refuse",
 ) -> BayesianModel:
     """A class depends on the features through a fully connected network whose every weight is uncertain.
 
-    ``θ ~ w,  y ~ Categorical(softmax(mlp(x; θ)))`` (Zhang et al. 2022, section 2). All weights are shared.
+    ``θ ~ w,  y ~ Categorical(softmax(mlp(x; θ)))`` (Zhang et al. 2022, section 2).
 
     Args:
         data: Any shape of features; they are flattened.
         hidden: Units of each hidden layer; none for a linear classifier.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
         weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
+        roles: Which weights are ``"private"`` or a ``"point"``, by name pattern: ``{"fc*": "point"}`` for a body
+            without uncertainty, ``{"head.*": "private"}`` for heads that stay with clients. None: all are shared.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
-        UserError: Outcomes that are numbers, a layer without units, an impossible rho, weights of another network.
+        UserError: Outcomes that are numbers, a layer without units, an impossible rho, weights of another network,
+            roles that match nothing.
 
     Example:
         >>> mlp_classifier(DataSpec((1, 28, 28), num_classes=10)).prior.num_weights
@@ -51,7 +58,8 @@ def mlp_classifier(
     data.expect("class", "mlp")
     network = mlp([data.num_features, *hidden, data.num_classes], seed=data.seed)
     network = network if weights is None else pretrained(network, weights)
-    return BayesianModel(network, Categorical(data.num_classes, missing=missing), rho=rho)
+    likelihood = Categorical(data.num_classes, missing=missing)
+    return BayesianModel(network, likelihood, rho=rho, roles=roles)
 
 
 def linear_classifier(
@@ -83,17 +91,20 @@ def vgg_classifier(
     config: Sequence[int | str] = VGG_SMALL,
     rho: float = PAPER_RHO,
     weights: str | None = None,
+    roles: Mapping[str, RoleName] | None = None,
     missing: Missing = "refuse",
 ) -> BayesianModel:
     """A class depends on a picture through small filters that look the same everywhere in it.
 
-    ``θ ~ w,  y ~ Categorical(softmax(vgg(x; θ)))`` (Zhang et al. 2022, section 5.1). All weights are shared.
+    ``θ ~ w,  y ~ Categorical(softmax(vgg(x; θ)))`` (Zhang et al. 2022, section 5.1).
 
     Args:
         data: Square images ``(channels, size, size)``.
         config: Convolutions by number of channels, and ``"M"`` for a max-pool; see `networks.vgg`.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
         weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
+        roles: Which weights are ``"private"`` or a ``"point"``, by name pattern: ``{"fc*": "point"}`` for a body
+            without uncertainty, ``{"head.*": "private"}`` for heads that stay with clients. None: all are shared.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Raises:
@@ -116,7 +127,8 @@ def vgg_classifier(
         seed=data.seed,
     )
     network = network if weights is None else pretrained(network, weights)
-    return BayesianModel(network, Categorical(data.num_classes, missing=missing), rho=rho)
+    likelihood = Categorical(data.num_classes, missing=missing)
+    return BayesianModel(network, likelihood, rho=rho, roles=roles)
 
 
 def logistic_regression(

@@ -103,6 +103,11 @@ def test_settings_of_another_form_are_refused(text: str) -> None:
         ({"algorithm": {"name": 3}}, "algorithm.name must be a text"),
         ({"model": {"hidden": 3}}, "model.hidden is 3; it must be a list"),
         ({"model": {"name": "vgg", "config": [1.5]}}, "model.config\\[0\\] is 1.5; it must be"),
+        ({"model": {"roles": 3}}, "model.roles is 3; it must be a section of keys"),
+        (
+            {"model": {"roles": {"fc*": "pont"}}},
+            "model.roles\\[fc\\*\\] is 'pont'; did you mean 'point'\\? \\(give shared, private, point\\)",
+        ),
         ({"data": {"alpha": 0}}, "data.alpha is 0; it must be above 0"),
         ({"data": {"validation": 1.0}}, "data.validation is 1.0; it must be below 1"),
         ({"data": {"column": [1]}}, "it must be the name or the index of a column"),

@@ -209,6 +209,21 @@ def test_networks_carry_the_declared_likelihood_and_scale() -> None:
     assert heteroscedastic_regression(number, floor=0.1).likelihood == NormalMeanScale(0.1)
 
 
+def test_networks_take_roles_by_name() -> None:
+    image = DataSpec((1, 4, 4), num_classes=3)
+    roles: dict[str, Any] = {"fc*": "point", "head.*": "private"}
+    model = mlp_classifier(image, hidden=(5,), roles=roles)
+    kinds = {name: role.kind for name, role in model.declaration.roles.items()}
+    assert {kinds["head.weight"], kinds["head.bias"]} == {"private"}
+    assert {kinds["fc1.weight"], kinds["fc1.bias"]} == {"point"}
+    body: dict[str, Any] = {"conv*": "point"}
+    convolutional = vgg_classifier(image, config=(4, "M"), roles=body)
+    assert convolutional.declaration.roles["conv1.weight"].kind == "point"
+    assert convolutional.declaration.roles["head.weight"].kind == "shared"
+    with pytest.raises(UserError, match="pattern 'fd\\*' matches no site"):
+        mlp_classifier(image, roles={"fd*": "point"})
+
+
 # -- data and options that do not fit -----------------------------------------------------------------------
 
 ABOUT_NUMBERS = [
