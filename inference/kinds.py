@@ -16,6 +16,8 @@ from pyro_pfedbayes.inference.server import closed_form
 __all__ = ["KINDS", "discover_kinds", "of_clients", "update_kinds"]
 
 Tensors = Mapping[str, Tensor]
+Centre = tuple[Tensor, Tensor]
+"""Means and standard deviations ``[T]``."""
 
 KINDS = "kinds."
 """How the names of what the server holds for each kind begin."""
@@ -29,8 +31,9 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
 
     This is hard-assignment EM for the projection of the clients onto a mixture of ``kinds`` mean-field Gaussians;
     with many weights the soft responsibilities are 0 or 1 anyway. Each step lowers the objective: centres are
-    barycentres, which minimise it for given groups. It starts from clients far apart and keeps the best of a few
-    deterministic starts.
+    barycentres, which minimise it for given groups. It starts from clients that are far apart, among all their weights
+    and along the principal components of their means, and keeps the best of a few deterministic starts. (With many
+    weights one client that is far from all others draws every start of the first sort to itself.)
 
     Args:
         loc: Means ``[N, T]``.
@@ -52,8 +55,10 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
     if not 1 <= kinds <= clients:
         raise UserError(f"kinds is {kinds}, but {clients} clients can form 1 to {clients} groups")
     best, best_objective = torch.zeros(clients, dtype=torch.int64), float("inf")
-    for first in range(min(STARTS, clients)):
-        group, objective = _lloyd(loc, scale, _far_apart(loc, scale, kinds, first))
+    starts = [_far_apart(loc, scale, kinds, first) for first in range(min(STARTS, clients))]
+    starts += _along_components(loc, scale, kinds)
+    for centres in starts:
+        group, objective = _lloyd(loc, scale, centres)
         if objective < best_objective:
             best, best_objective = group, objective
     return _numbered_by_first_client(best)
@@ -111,8 +116,8 @@ def of_clients(server: Tensors, clients: Sequence[int]) -> Tensors:
     return {name: value[index] for name, value in held.items()}
 
 
-def _lloyd(loc: Tensor, scale: Tensor, chosen: list[int]) -> tuple[Tensor, float]:
-    centres = [(loc[i], scale[i]) for i in chosen]
+def _lloyd(loc: Tensor, scale: Tensor, centres: list[Centre]) -> tuple[Tensor, float]:
+    centres = [*centres]
     group = torch.full((len(loc),), -1)
     distances = torch.empty(0)
     for _ in range(SWEEPS):
@@ -121,20 +126,45 @@ def _lloyd(loc: Tensor, scale: Tensor, chosen: list[int]) -> tuple[Tensor, float
         if torch.equal(previous, group):
             break
         for k in range(len(centres)):
-            rows = (group == k).nonzero()[:, 0].to(loc.device)
-            if len(rows):
-                ones = torch.ones(len(rows), device=loc.device)
-                centres[k] = closed_form([(loc[rows], scale[rows], ones)])
+            if bool((group == k).any()):
+                centres[k] = _centre(loc, scale, group == k)
     return group, float(distances.amin(0).mean())
 
 
-def _far_apart(loc: Tensor, scale: Tensor, kinds: int, first: int) -> list[int]:
+def _centre(loc: Tensor, scale: Tensor, members: Tensor) -> Centre:
+    rows = members.nonzero()[:, 0].to(loc.device)
+    return closed_form([(loc[rows], scale[rows], torch.ones(len(rows), device=loc.device))])
+
+
+def _along_components(loc: Tensor, scale: Tensor, kinds: int) -> list[list[Centre]]:
+    """Centres of the groups that clients form along the K - 1 directions in which their means differ most.
+
+    Distances there are not drowned by the noise of all the other directions, in which every client differs from every
+    other one.
+    """
+    if not 1 < kinds < len(loc):
+        return []
+    # Where q^i are narrow, a difference counts for more, as in the divergence.
+    units = (loc - loc.mean(0)) / scale.square().mean(0).sqrt()
+    values, vectors = torch.linalg.eigh((units @ units.T).double().cpu())
+    places = (vectors * values.clamp(min=0.0).sqrt())[:, -(kinds - 1) :].to(torch.float32)
+    found: dict[tuple[int, ...], list[Centre]] = {}
+    width = torch.ones_like(places)
+    for first in range(min(STARTS, len(loc))):
+        group, _ = _lloyd(places, width, _far_apart(places, width, kinds, first))
+        if len(group.unique()) == kinds:
+            centres = [_centre(loc, scale, group == k) for k in range(kinds)]
+            found.setdefault(tuple(_numbered_by_first_client(group).tolist()), centres)
+    return list(found.values())
+
+
+def _far_apart(loc: Tensor, scale: Tensor, kinds: int, first: int) -> list[Centre]:
     chosen = [first]
     while len(chosen) < kinds:
         nearest = torch.stack([_divergence(loc, scale, loc[i], scale[i]) for i in chosen]).amin(0)
         nearest[chosen] = -1.0
         chosen.append(int(nearest.argmax()))
-    return chosen
+    return [(loc[i], scale[i]) for i in chosen]
 
 
 def _divergence(loc: Tensor, scale: Tensor, w_loc: Tensor, w_scale: Tensor) -> Tensor:

@@ -31,6 +31,16 @@ def test_scales_alone_can_tell_kinds_apart() -> None:
     assert discover_kinds(loc, scale, 2).tolist() == [0, 1, 0, 1]
 
 
+def test_a_client_far_from_all_others_does_not_hide_the_kinds() -> None:
+    """All clients differ by the noise of many weights, one of them more; the two kinds differ by less than that."""
+    stream = torch.Generator().manual_seed(3)
+    truth = torch.tensor([0, 1] * 5)
+    loc = torch.randn(10, 5000, generator=stream)
+    loc[3] *= 1.4
+    loc += 0.8 * truth[:, None] * torch.randn(5000, generator=stream)
+    assert torch.equal(discover_kinds(loc, torch.ones_like(loc), 2), truth)
+
+
 def test_grouping_is_a_fixed_point_that_lowers_the_mean_kl() -> None:
     _, loc, scale = kinds_of_clients(noise=2.0)
     objective = {}
