@@ -71,6 +71,7 @@ def table(
     with console.status("trying all methods out on their data"):
         skipped = try_out(schedule, where, retry=retry, download=not dry_run)
     if dry_run:
+        folder.check(plan)
         _show_plan(schedule, skipped, console)
         return
     with writing(path):

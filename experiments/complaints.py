@@ -17,9 +17,11 @@ def told(section: str, schema: type[BaseModel], detail: Any) -> str:
     """One of pydantic's findings in one line for people."""
     key, given = str(detail["loc"][0]), detail["input"]
     field = schema.model_fields.get(key)
-    mapping = field is not None and _is_mapping(field.annotation)
+    mapping = field is not None and field.description is None and _is_mapping(field.annotation)
     place = [part for part in detail["loc"][1:2] if isinstance(part, int) or mapping]
     name = f"{section}.{key}" + "".join(f"[{part}]" for part in place)
+    if detail["type"] == "extra_forbidden" and len(detail["loc"]) > 1:
+        return f"unknown key '{detail['loc'][-1]}' in {name}"
     if detail["type"] == "extra_forbidden":
         keys = [*schema.model_fields, *(["name"] if section in ("algorithm", "model") else [])]
         hint = nearest(key, keys)
@@ -43,8 +45,8 @@ def _wanted(detail: Any) -> str:
         "finite_number": "a finite number",
         "string_type": "a text",
         "list_type": "a list",
-        "dict_type": "a section of keys",
-        "mapping_type": "a section of keys",
+        "dict_type": "a section of keys and values",
+        "mapping_type": "a section of keys and values",
     }
     kind = detail["type"]
     if kind in limits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyro_pfedbayes.experiments.tables.choose import Choice
@@ -12,7 +12,7 @@ from pyro_pfedbayes.experiments.tables.plan import Cell, Job, Plan, Point
 from pyro_pfedbayes.experiments.tables.schedule import Schedule
 from pyro_pfedbayes.experiments.tables.spec import DataEntry
 
-__all__ = ["CellResult", "Results", "RunResult", "collect"]
+__all__ = ["CellResult", "Results", "RunResult", "collect", "selector_of"]
 
 
 @dataclass(frozen=True)
@@ -111,26 +111,36 @@ class Results:
         return next((other.first for other in on if other.first is not None), None)
 
     def selector(self) -> str:
-        """The honest choice of a round: by validation examples if all data have some, else the last."""
-        every = [f for result in self.cells for f in result.figures]
-        told = all(
-            (model, "selected") in f.values
-            for f in every
-            for model in MODELS
-            if (model, "last") in f.values
-        )
-        return "selected" if told else "last"
+        """That of the table's own cells; see `selector_of`."""
+        return selector_of([r for r in self.cells if r.cell.entry.swept is None] or self.cells)
 
     def difference(
         self, result: CellResult, model: str, selector: str, measure: str
     ) -> Paired | None:
         """How a cell differs from that of the method compared with; None for that one itself."""
-        wanted = self.plan.spec.paired_with
-        against = [r for r in self.on(result.cell.entry) if r.cell.method.name == wanted]
-        if not against or result.cell.method.name == wanted:
+        against = self.compared_with(result)
+        if against is None or against is result:
             return None
-        figures = (r.by_seed(model, selector, measure) for r in (result, against[0]))
+        figures = (r.by_seed(model, selector, measure) for r in (result, against))
         return paired(*figures)
+
+    def compared_with(self, result: CellResult) -> CellResult | None:
+        """The cell on the same data of the method that others are compared with."""
+        wanted = self.plan.spec.paired_with
+        cells = self.on(result.cell.entry)
+        return next((r for r in cells if r.cell.method.name == wanted), None)
+
+
+def selector_of(cells: Sequence[CellResult]) -> str:
+    """The honest choice of a round: by validation examples if all data have some, else the last."""
+    every = [f for result in cells for f in result.figures]
+    told = all(
+        (model, "selected") in f.values
+        for f in every
+        for model in MODELS
+        if (model, "last") in f.values
+    )
+    return "selected" if told else "last"
 
 
 def collect(schedule: Schedule) -> Results:

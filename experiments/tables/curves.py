@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import warnings
@@ -9,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyro_pfedbayes.experiments.tables.sweeps import is_scale, value_text
+from pyro_pfedbayes.experiments.tables.sweeps import scale_of, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "Curves", "draw"]
+__all__ = ["Curve", "Curves", "draw", "make_curves"]
 
 _LOOKS = (
     ("#0b4f8a", "-", "o"),
@@ -26,7 +27,11 @@ _LOOKS = (
     ("#444444", (0, (1, 3)), "P"),
 )
 _TITLES = {"personal": "personal models", "global": "global model"}
-_WIDTH, _HEIGHT = 4.6, 3.3
+_WIDTH, _HEIGHT = 4.6, 3.6
+_LONGEST_TICK, _LONGEST_NAME = 24, 40
+# Labels nearer than this share of an axis would lie on one another.
+_NEAR = 0.07
+_MARGIN = 0.06
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Curve:
         model: ``"personal"`` or ``"global"``: which pair of axes it belongs to.
         means: By value; NaN where there is none.
         deviations: Over seeds, by value; NaN where there is none.
-        reference: Whether the figures are others'.
+        reference: Whether the figures are others', which stand at a few values.
     """
 
     name: str
@@ -60,80 +65,135 @@ class Curves:
     Attributes:
         setting: What is varied.
         measure: What the lines show, with its unit.
-        values: Of the setting.
+        labels: Of the values.
+        places: Where they stand on the axis.
+        scale: ``"linear"``, ``"log"``, or None for values without an order.
         curves: The lines.
     """
 
     setting: str
     measure: str
-    values: tuple[Any, ...]
+    labels: tuple[str, ...]
+    places: tuple[float, ...]
+    scale: str | None
     curves: tuple[Curve, ...]
+
+    @property
+    def shown(self) -> list[Curve]:
+        """The lines that have a point."""
+        return [curve for curve in self.curves if not curve.empty]
 
     def svg(self) -> bytes:
         """The figure as an SVG element; the same curves give the same bytes."""
-        drawing = _saved(self, "svg", {"Date": None})
+        drawing = _saved(self, "svg")
         # Without the prolog, which names a document type on the network.
         return drawing[drawing.index(b"<svg") :]
 
     def pdf(self) -> bytes:
         """The figure for LaTeX."""
-        return _saved(self, "pdf", {"CreationDate": None})
+        return _saved(self, "pdf")
+
+
+def make_curves(
+    setting: str, measure: str, values: Sequence[Any], curves: Sequence[Curve]
+) -> Curves:
+    """Curves over values of any type: numbers stand where they belong, others side by side."""
+    scale = scale_of(values)
+    places = values if scale is not None else range(len(values))
+    labels = tuple(_short(value_text(value), _LONGEST_TICK) for value in values)
+    return Curves(setting, measure, labels, tuple(map(float, places)), scale, tuple(curves))
 
 
 def draw(curves: Curves) -> Figure:
     """A pair of axes for each model that has a line."""
     from matplotlib.figure import Figure
 
-    shown = [curve for curve in curves.curves if not curve.empty]
+    shown = curves.shown
     models = [model for model in _TITLES if any(curve.model == model for curve in shown)]
     figure = Figure(figsize=(_WIDTH * max(1, len(models)), _HEIGHT), layout="constrained")
     names = list(dict.fromkeys(curve.name for curve in shown))
+    handles: dict[str, Any] = {}
     for number, model in enumerate(models):
         axes = figure.add_subplot(1, len(models), number + 1)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(_TITLES[model], fontsize=10)
-        axes.set_xlabel(curves.setting, parse_math=False)
+        told = " (logarithmic)" if curves.scale == "log" else ""
+        axes.set_xlabel(f"{curves.setting}{told}", parse_math=False)
         axes.set_ylabel(curves.measure)
-        places = _axis(axes, curves.values)
+        _axis(axes, curves)
         for curve in shown:
             if curve.model == model:
-                _line(axes, places, curve, names.index(curve.name))
-        axes.legend(fontsize=8, frameon=False)
+                handles[curve.name] = _line(axes, curves, curve, names.index(curve.name))
+    if handles:
+        legend = figure.legend(
+            list(handles.values()),
+            [_short(name, _LONGEST_NAME) for name in handles],
+            loc="outside lower center",
+            ncols=min(3, len(handles)),
+            fontsize=8,
+            frameon=False,
+        )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     return figure
 
 
-def _axis(axes: Axes, values: Sequence[Any]) -> list[float]:
-    """Where the values stand."""
-    scale = is_scale(values)
-    places = [float(v) for v in values] if scale is not None else [*map(float, range(len(values)))]
-    if scale == "log":
+def _short(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _axis(axes: Axes, curves: Curves) -> None:
+    """All values have a place, those without a figure too; labels that would lie on others are left out."""
+    if curves.scale == "log":
         axes.set_xscale("log")
-    axes.set_xticks(places, [value_text(value) for value in values], parse_math=False)
+        low, high = math.log10(min(curves.places)), math.log10(max(curves.places))
+        spots = [math.log10(place) for place in curves.places]
+    else:
+        low, high = min(curves.places), max(curves.places)
+        spots = [*curves.places]
+    width = (high - low) or 1.0
+    ends = (low - _MARGIN * width, high + _MARGIN * width)
+    axes.set_xlim(*(10.0**end for end in ends) if curves.scale == "log" else ends)
+    labelled: list[int] = []
+    for i in sorted(range(len(spots)), key=spots.__getitem__):
+        if not labelled or spots[i] - spots[labelled[-1]] >= _NEAR * width:
+            labelled.append(i)
+    labels = [curves.labels[i] for i in labelled]
+    crowded = sum(map(len, labels)) > _LONGEST_TICK
+    axes.set_xticks(
+        [curves.places[i] for i in labelled],
+        labels,
+        parse_math=False,
+        fontsize=8,
+        rotation=30 if crowded else 0,
+        ha="right" if crowded else "center",
+    )
     axes.minorticks_off()
-    return places
 
 
-def _line(axes: Axes, places: Sequence[float], curve: Curve, number: int) -> None:
+def _line(axes: Axes, curves: Curves, curve: Curve, number: int) -> Any:
     colour, line, marker = _LOOKS[number % len(_LOOKS)]
-    order = sorted(range(len(places)), key=places.__getitem__)
+    order = sorted(range(len(curves.places)), key=curves.places.__getitem__)
     known = [i for i in order if math.isfinite(curve.means[i])]
     bars = [d if math.isfinite(d) else 0.0 for d in (curve.deviations[i] for i in known)]
-    axes.errorbar(
-        [places[i] for i in known],
+    return axes.errorbar(
+        [curves.places[i] for i in known],
         [curve.means[i] for i in known],
         yerr=bars if any(bars) else None,
         color=colour,
-        linestyle=line,
+        # A line between values without an order, or across values that are not told, would show what nobody saw.
+        linestyle="none" if curve.reference or curves.scale is None else line,
         marker=marker,
         markerfacecolor="none" if curve.reference else colour,
         markersize=5,
         linewidth=1.5,
         capsize=2,
-        label=curve.name.replace("$", r"\$"),
     )
 
 
-def _saved(curves: Curves, form: str, metadata: dict[str, Any]) -> bytes:
+@functools.lru_cache(maxsize=64)
+def _saved(curves: Curves, form: str) -> bytes:
+    """Drawn once: a table is written whenever a run has ended, and most of its figures stay what they are."""
     import matplotlib
 
     out = io.BytesIO()
@@ -141,5 +201,6 @@ def _saved(curves: Curves, form: str, metadata: dict[str, Any]) -> bytes:
     with matplotlib.rc_context(options), warnings.catch_warnings():
         # A letter that the font lacks is shown as a box; the table beside the figure has the name.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        draw(curves).savefig(out, format=form, metadata=metadata)
+        date = "Date" if form == "svg" else "CreationDate"
+        draw(curves).savefig(out, format=form, metadata={date: None})
     return out.getvalue()

@@ -46,12 +46,25 @@ class TableFolder:
         Raises:
             UserError: It holds other things, or runs that are not of this table; what differs is told.
         """
-        declared = _plain(plan)
+        self.check(plan)
+        with writing(self.path):
+            self.runs.mkdir(parents=True, exist_ok=True)
+            self.failures.mkdir(exist_ok=True)
+            write_atomically(
+                self.index, json_text({"format": FORMAT, "table": _plain(plan)}, indent=1) + "\n"
+            )
+
+    def check(self, plan: Plan) -> None:
+        """See that the folder is this table's, or can become it; nothing is written.
+
+        Raises:
+            UserError: As `claim`.
+        """
         if self.index.exists():
             before = self._read()
             foreign = sorted(self.names() - plan.jobs().keys())
             if foreign:
-                told = changes(before, declared)
+                told = changes(before, _plain(plan))
                 what = "; ".join(told[:3]) or f"run {foreign[0]}"
                 what += f"; and {len(told) - 3} more" if len(told) > 3 else ""
                 runs = counted(len(foreign), "run")
@@ -61,12 +74,6 @@ class TableFolder:
         elif self.path.is_dir() and any(p.name != LOCK for p in self.path.iterdir()):
             raise UserError(
                 f"{self.path} is not empty and not the folder of a table; give another -o"
-            )
-        with writing(self.path):
-            self.runs.mkdir(parents=True, exist_ok=True)
-            self.failures.mkdir(exist_ok=True)
-            write_atomically(
-                self.index, json_text({"format": FORMAT, "table": declared}, indent=1) + "\n"
             )
 
     def names(self) -> set[str]:

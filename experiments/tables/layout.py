@@ -43,7 +43,7 @@ def lay_out(results: Results) -> Document:
         if entries:
             blocks.append(_overview(results, name, entries, selector))
     for sweep in spec.sweeps:
-        blocks += sweep_blocks(results, sweep, selector)
+        blocks += sweep_blocks(results, sweep)
     for entry in spec.data:
         cells = results.on(entry)
         if cells:
@@ -78,6 +78,13 @@ def _what(results: Results, selector: str) -> str:
             f"Methods were tuned on validation examples: at most {most} points each, with the seed {tried} and "
             f"{tuning.rounds or head.rounds} rounds."
         )
+    own = [
+        f"{m.name} {', '.join(map(str, m.seeds))}"
+        for m in results.plan.spec.methods
+        if m.seeds is not None and m.seeds != head.seeds
+    ]
+    if own:
+        parts.append(f"Methods with seeds of their own: {'; '.join(own)}.")
     return " ".join(parts)
 
 
@@ -120,7 +127,10 @@ def _compared(
         for model, short in SHORT.items():
             found = [results.difference(r, model, selector, first) for r in cells]
             pairs += [pair for pair in found if pair is not None]
-            marks = [Mark(difference_text(pair, first)) for pair in found]
+            marks = [
+                Mark(_difference(results, result, pair, model, first))
+                for result, pair in zip(cells, found, strict=True)
+            ]
             columns.append((f"{short} − {against}", marks))
     further = ("nll", "ece") if first == "accuracy" else ("mae", "nll", "coverage90")
     columns += [
@@ -135,6 +145,18 @@ def _compared(
         )
     sheet = make_sheet(caption, _names(cells), columns, cells, failures=False)
     return dataclasses.replace(sheet, notes=_on_pairs(pairs))
+
+
+def _difference(
+    results: Results, result: CellResult, pair: Paired | None, model: str, first: str
+) -> str:
+    """A difference, or why there is none."""
+    against = results.compared_with(result)
+    if pair is None and against is not None and against is not result:
+        cells = (against, result)
+        if all(cell.figures and model in cell.cell.models for cell in cells):
+            return "no seed in common"
+    return difference_text(pair, first)
 
 
 def _on_pairs(pairs: Sequence[Paired]) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.complaints import told
@@ -14,7 +14,8 @@ from pyro_pfedbayes.experiments.complaints import told
 __all__ = ["Figure", "Part", "Settings", "read_part"]
 
 Settings = Mapping[str, Any]
-Figure = float | tuple[float, float]
+_Percent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Figure = _Percent | tuple[_Percent, _Percent]
 """An accuracy in percent, or one and its standard deviation."""
 P = TypeVar("P", bound=BaseModel)
 
@@ -49,5 +50,7 @@ def read_part(kind: type[P], section: str, values: Any, where: str) -> P:
 
 def _complaint(section: str, kind: type[BaseModel], detail: Any) -> str:
     if detail["type"] == "missing":
-        return f"[{section}] lacks the key '{detail['loc'][0]}'"
+        *place, key = detail["loc"]
+        inside = "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in place)
+        return f"[{section}]{inside} lacks the key '{key}'"
     return told(section, kind, detail)

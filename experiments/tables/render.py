@@ -122,7 +122,10 @@ def to_latex(page: Document) -> str:
     """Tables to be put into a document that uses the packages booktabs and, if there are figures, graphicx."""
     drawn = any(isinstance(block, Picture) for block in page.blocks)
     packages = "booktabs,graphicx" if drawn else "booktabs"
-    parts = [f"% {page.title}: needs \\usepackage{{{packages}}}"]
+    parts = [
+        f"% {' '.join(page.title.split())}: needs \\usepackage{{{packages}}}; names in other than Latin letters need "
+        "XeLaTeX or LuaLaTeX"
+    ]
     for block in page.blocks:
         if isinstance(block, Heading):
             parts.append(f"\\subsection*{{{_latex(block.text)}}}")
@@ -166,6 +169,7 @@ _LATEX = {
     "\\": "\\textbackslash{}",
     "~": "\\textasciitilde{}",
     "^": "\\textasciicircum{}",
+    "|": "\\textbar{}",
     "±": "$\\pm$",
     "−": "$-$",
     "–": "--",

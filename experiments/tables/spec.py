@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +12,11 @@ from pydantic import Field
 
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.config import Participation, Seed
-from pyro_pfedbayes.experiments.registry import ALGORITHMS, canonical, known
+from pyro_pfedbayes.experiments.registry import canonical
+from pyro_pfedbayes.experiments.tables.checks import check_spec
 from pyro_pfedbayes.experiments.tables.part import Figure, Part, Settings, read_part
 from pyro_pfedbayes.experiments.tables.presets import table_text
-from pyro_pfedbayes.experiments.tables.sweeps import Sweep, Swept, check_sweep, value_text
+from pyro_pfedbayes.experiments.tables.sweeps import Sweep, Swept, value_text
 
 __all__ = [
     "DataEntry",
@@ -24,7 +24,6 @@ __all__ = [
     "Method",
     "Spec",
     "Tuning",
-    "grid_size",
     "parse_spec",
     "read_spec",
 ]
@@ -140,6 +139,11 @@ class Method(Part):
     )
 
     @property
+    def grid_size(self) -> int:
+        """Points of its grid; 1 if it has none."""
+        return math.prod(map(len, self.grid.values()))
+
+    @property
     def algorithm_name(self) -> str:
         """The algorithm's name in the registry."""
         return self.name if self.algorithm is None else self.algorithm
@@ -183,6 +187,12 @@ class Spec(Part):
             if sweep.on is None or {entry.name, entry.label} & {*sweep.on}
             for value in sweep.values
         ]
+
+    def validation(self, entry: DataEntry) -> Any:
+        """The share of training examples that is held out on some data."""
+        if entry.swept is not None and entry.swept.sweep.setting == "data.validation":
+            return entry.swept.value
+        return entry.settings.get("validation", self.head.validation)
 
     def entries(self) -> list[DataEntry]:
         """All data that something runs on: those declared, then those of the sweeps."""
@@ -241,7 +251,7 @@ def parse_spec(tree: Mapping[str, Any], where: str = "") -> Spec:
         methods=tuple(methods),
         sweeps=tuple(sweeps),
     )
-    _check(spec, where)
+    check_spec(spec, where)
     return spec
 
 
@@ -282,121 +292,3 @@ def _entries(given: Any, where: str) -> list[DataEntry]:
             )
         )
     return found
-
-
-def _check(spec: Spec, where: str) -> None:
-    """Raise UserError where parts do not fit together."""
-    labels = [entry.label for entry in spec.data]
-    _check_seeds(spec.head.seeds, f"{where}table.")
-    _check_seeds(spec.tuning.seeds, f"{where}tuning.")
-    _unique(labels, f"{where}two [[data]] are called", "give one a label of its own")
-    for method in spec.methods:
-        own = f"{where}method '{method.name}': "
-        try:
-            known("method", method.algorithm_name, ALGORITHMS)
-        except UserError as problem:
-            raise UserError(f"{own}{problem}") from None
-        for name in method.on or ():
-            known_data = sorted({*labels, *(entry.name for entry in spec.data)})
-            if name not in known_data:
-                raise UserError(f"{own}on names no data '{name}'{nearest(name, known_data)}")
-        for label in method.paper:
-            if label not in labels:
-                raise UserError(f"{own}paper names no data '{label}'{nearest(label, labels)}")
-        _check_seeds(method.seeds, own)
-        _check_grid(method, own)
-    _check_sweeps(spec, where)
-    for entry in spec.entries():
-        _unique(
-            [method.name for method in spec.methods_on(entry)],
-            f"{where}two methods on {entry.label} are called",
-            "give one a name of its own, or tell them apart by `on`",
-        )
-    _check_reference(spec, where)
-    _check_budget(spec, where)
-
-
-def _check_seeds(seeds: Seeds | None, where: str) -> None:
-    if seeds is not None and len(set(seeds)) < len(seeds):
-        raise UserError(f"{where}seeds holds a seed twice: {list(seeds)}")
-
-
-def _check_grid(method: Method, where: str) -> None:
-    if "name" in method.settings or "name" in method.grid:
-        raise UserError(f"{where}settings and grid do not name the method; give algorithm")
-    for key, values in method.grid.items():
-        if not values:
-            raise UserError(f"{where}grid.{key} is empty; give the values to try")
-        if len({json.dumps(value) for value in values}) < len(values):
-            raise UserError(f"{where}grid.{key} holds a value twice")
-        if key in method.settings:
-            raise UserError(f"{where}{key} is both fixed in settings and tuned in grid; keep one")
-        if not re.fullmatch(r"(model\.)?\w+", key):
-            raise UserError(f"{where}grid.{key}: give a setting of the method, or model.KEY")
-
-
-def _check_sweeps(spec: Spec, where: str) -> None:
-    _unique([s.name for s in spec.sweeps], f"{where}two [[sweep]] are called", "rename one")
-    if spec.head.only_sweeps and not spec.sweeps:
-        raise UserError(f"{where}table.only_sweeps is true, but there is no [[sweep]]")
-    data = {name for entry in spec.data for name in (entry.name, entry.label)}
-    names = {method.name for method in spec.methods}
-    for sweep in spec.sweeps:
-        run = [m for m in spec.methods if sweep.methods is None or m.name in sweep.methods]
-        check_sweep(sweep, data, names, {key for m in run for key in m.grid}, where)
-        if not any(spec.methods_on(entry) for entry in spec.swept(sweep)):
-            raise UserError(
-                f"{where}sweep '{sweep.name}': none of its methods runs on any of its data; look at `on`"
-            )
-
-
-def _check_reference(spec: Spec, where: str) -> None:
-    names = list(dict.fromkeys(method.name for method in spec.methods))
-    wanted = spec.head.paired_with
-    if wanted is not None and wanted not in names:
-        raise UserError(
-            f"{where}table.paired_with is '{wanted}', which is no method of the table"
-            f"{nearest(wanted, names)} (methods: {', '.join(names)})"
-        )
-
-
-def _check_budget(spec: Spec, where: str) -> None:
-    """An equal budget: at most so many points, or else equally many for all methods."""
-    sizes: dict[str, int] = {}
-    most = spec.tuning.points
-    for method in spec.methods:
-        name, size = method.name, grid_size(method)
-        sizes[name] = max(size, sizes.get(name, 0))
-        if most is not None and size > most:
-            raise UserError(
-                f"{where}method '{name}': its grid has {size} points, tuning.points allows {most}"
-            )
-    if most is None and len(set(sizes.values())) > 1:
-        few, many = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
-        raise UserError(
-            f"{where}tuning is not equal: the grid of '{many}' has {sizes[many]} points, that of '{few}' "
-            f"{sizes[few]}; make them equal, or state a maximum for all in tuning.points"
-        )
-    tuned = max(sizes.values()) > 1
-    if (
-        tuned
-        and spec.head.validation == 0
-        and any("validation" not in e.settings for e in spec.data)
-    ):
-        raise UserError(
-            f"{where}table.validation is 0, but grids are chosen on validation examples; give a share, such as 0.1"
-        )
-
-
-def grid_size(method: Method) -> int:
-    """Points of a method's grid; 1 if it has none."""
-    size = 1
-    for values in method.grid.values():
-        size *= len(values)
-    return size
-
-
-def _unique(names: list[str], what: str, then: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{what} '{name}'; {then}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from pyro_pfedbayes.experiments.tables.collect import CellResult, Results
+from pyro_pfedbayes.experiments.tables.collect import CellResult, Results, selector_of
 from pyro_pfedbayes.experiments.tables.columns import (
     SHORT,
     Column,
@@ -14,10 +14,11 @@ from pyro_pfedbayes.experiments.tables.columns import (
     make_sheet,
     spreads,
 )
-from pyro_pfedbayes.experiments.tables.curves import Curve, Curves
+from pyro_pfedbayes.experiments.tables.curves import Curve, Curves, make_curves
 from pyro_pfedbayes.experiments.tables.document import Block, Mark, Picture
 from pyro_pfedbayes.experiments.tables.numbers import paper_text
 from pyro_pfedbayes.experiments.tables.part import Figure
+from pyro_pfedbayes.experiments.tables.plan import point_text
 from pyro_pfedbayes.experiments.tables.sweeps import Sweep, value_text
 
 __all__ = ["sweep_blocks"]
@@ -27,13 +28,12 @@ Rows = Sequence[CellResult | None]
 """Those of one method, a value each."""
 
 
-def sweep_blocks(results: Results, sweep: Sweep, selector: str) -> Iterator[Block]:
-    """A sheet and, once there is something to draw, a figure for each data set of a sweep.
+def sweep_blocks(results: Results, sweep: Sweep) -> Iterator[Block]:
+    """Sheets and, once there is something to draw, a figure for each data set of a sweep.
 
     Args:
         results: What was found so far.
         sweep: Which.
-        selector: The round that figures are taken from.
     """
     entries = results.plan.spec.swept(sweep)
     for base in dict.fromkeys(entry.base for entry in entries):
@@ -46,21 +46,45 @@ def sweep_blocks(results: Results, sweep: Sweep, selector: str) -> Iterator[Bloc
             name: [next((c for c in at if c.cell.method.name == name), None) for at in found]
             for name in methods
         }
-        first = first_measure(cells)
+        first, selector = first_measure(cells), selector_of(cells)
         measure = "accuracy" if first == "accuracy" else "RMSE"
         caption = f"{sweep.name} on {base}: {measure}, {selector}"
         names = [value_text(value) for value in sweep.values]
-        for text, columns in (
-            (caption, _columns(sweep, rows, selector, first)),
-            (f"{sweep.name} on {base}: NLL", _columns(sweep, rows, selector, "nll")),
-        ):
-            yield make_sheet(
-                text, names, columns, cells, first=sweep.setting, failures=text == caption
-            )
+        columns = _columns(sweep, rows, selector, first)
+        sheet = make_sheet(caption, names, columns, cells, first=sweep.setting)
+        yield dataclasses.replace(sheet, notes=(*sheet.notes, *_notes(sweep, rows)))
+        columns = _columns(sweep, rows, selector, "nll")
+        yield make_sheet(
+            f"{sweep.name} on {base}: NLL, {selector}",
+            names,
+            columns,
+            cells,
+            first=sweep.setting,
+            failures=False,
+        )
         curves = _curves(sweep, rows, selector, first)
-        if any(not curve.empty for curve in curves.curves):
-            stem = re.sub(r"[^a-z0-9]+", "-", f"sweep {sweep.name} {base}".lower()).strip("-")
-            yield Picture(f"{caption}; bars are standard deviations over seeds", stem, curves)
+        if curves.shown:
+            bars = any(math.isfinite(d) for curve in curves.shown for d in curve.deviations)
+            told = "; bars are standard deviations" if bars else ""
+            yield Picture(f"{caption}{told}", sweep.stem(base), curves)
+
+
+def _notes(sweep: Sweep, rows: Mapping[str, Rows]) -> Iterator[str]:
+    """What the methods' settings are, and whose the reference figures are."""
+    for name, cells in rows.items():
+        found = [cell for cell in cells if cell is not None]
+        method = found[0].cell.method
+        parts = [point_text(part) for part in (method.settings, method.model) if part]
+        parts += [
+            f"{point_text(cell.point)} was chosen at {value_text(cell.cell.entry.swept.value)}"
+            for cell in found
+            if cell.point and cell.cell.entry.swept is not None
+        ]
+        yield f"{name}: {'; '.join(parts) or 'defaults'}"
+    if sweep.paper:
+        yield (
+            f"paper: reference figures of {_first_method(sweep, rows)}, which may be of other rounds and a peak"
+        )
 
 
 def _columns(sweep: Sweep, rows: Mapping[str, Rows], selector: str, measure: str) -> list[Column]:
@@ -115,7 +139,7 @@ def _curves(sweep: Sweep, rows: Mapping[str, Rows], selector: str, first: str) -
             Curve("paper", model, tuple(map(_mean, figures)), tuple(map(_deviation, figures)), True)
         )
     label = "accuracy, percent" if first == "accuracy" else "RMSE"
-    return Curves(sweep.setting, label, sweep.values, tuple(curves))
+    return make_curves(sweep.setting, label, sweep.values, curves)
 
 
 def _mean(figure: Figure | None) -> float:

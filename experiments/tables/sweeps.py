@@ -13,7 +13,7 @@ from pydantic import Field
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.tables.part import Figure, Part
 
-__all__ = ["PaperRow", "Sweep", "Swept", "check_sweep", "is_scale", "value_text"]
+__all__ = ["PaperRow", "Sweep", "Swept", "check_sweep", "scale_of", "value_text"]
 
 _SETTING = r"(model\.\w+|data\.\w+|run\.participation|\w+)"
 # Numbers that span more than this factor are drawn on a logarithmic axis.
@@ -46,7 +46,7 @@ class Sweep(Part):
         paper: Reference figures for the first of the methods.
     """
 
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, description="a text")
     setting: str
     values: tuple[Any, ...] = Field(min_length=1, description="a list of values")
     methods: tuple[str, ...] | None = Field(None, description="a list of names of methods")
@@ -62,7 +62,12 @@ class Sweep(Part):
 
     def paper_at(self, value: Any) -> PaperRow | None:
         """The reference at a value, if there is one."""
-        return next((row for row in self.paper if row.at == value), None)
+        return next((row for row in self.paper if _same(row.at, value)), None)
+
+    def stem(self, base: str) -> str:
+        """Name of the files of its figure on some data, without an ending."""
+        parts = (re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") for text in (self.name, base))
+        return "-".join(["sweep", *parts])
 
 
 class Swept(Part):
@@ -89,11 +94,11 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def is_scale(values: Collection[Any]) -> str | None:
-    """How an axis shows values: ``"log"``, ``"linear"``, or None for a place each.
+def scale_of(values: Collection[Any]) -> str | None:
+    """How an axis shows values: ``"log"``, ``"linear"``, or None for a place each, as they have no order.
 
     Example:
-        >>> is_scale([0.5, 1, 20]), is_scale([-3, -1]), is_scale(["blocks", "random"])
+        >>> scale_of([0.5, 1, 20]), scale_of([-3, -1]), scale_of(["blocks", "random"])
         ('log', 'linear', None)
     """
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
@@ -102,6 +107,11 @@ def is_scale(values: Collection[Any]) -> str | None:
         return None
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
     return "log" if wide else "linear"
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are one: 1 and 1.0 are, 1 and true are not."""
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
 def check_sweep(
@@ -131,20 +141,24 @@ def check_sweep(
         )
     if sweep.setting in ("name", "data.name", "data.split"):
         raise UserError(f"{own}{sweep.setting} is not varied by a sweep; declare rows or columns")
-    texts = [json.dumps(value) for value in sweep.values]
-    if len(set(texts)) < len(texts):
-        raise UserError(f"{own}values holds a value twice")
+    for number, value in enumerate(sweep.values):
+        # 1 is one client, 1.0 is all of them.
+        exact = sweep.setting == "run.participation"
+        earlier = sweep.values[:number]
+        if any(_same(value, v) and (not exact or type(value) is type(v)) for v in earlier):
+            raise UserError(f"{own}values holds {value_text(value)} twice")
     for what, names, known in (("methods", sweep.methods, methods), ("on", sweep.on, data)):
         for name in names or ():
             if name not in known:
                 noun = "method" if what == "methods" else "data"
-                raise UserError(
-                    f"{own}{what} names no {noun} '{name}'{nearest(name, sorted(known))}"
-                )
-    for row in sweep.paper:
-        if row.at not in sweep.values:
-            raise UserError(
-                f"{own}paper has figures at {value_text(row.at)}, which is no value of it"
-            )
+                hint = nearest(name, sorted(known)) or f" (known: {', '.join(sorted(known))})"
+                raise UserError(f"{own}{what} names no {noun} '{name}'{hint}")
+    for number, row in enumerate(sweep.paper):
+        at = value_text(row.at)
+        if not any(_same(row.at, value) for value in sweep.values):
+            told = ", ".join(map(value_text, sweep.values))
+            raise UserError(f"{own}paper has figures at {at}, which is no value of it ({told})")
+        if any(_same(row.at, other.at) for other in sweep.paper[:number]):
+            raise UserError(f"{own}paper has figures at {at} twice")
     if sweep.setting in tuned:
         raise UserError(f"{own}{sweep.setting} is both swept and tuned in a grid; keep one")

@@ -103,7 +103,10 @@ def test_settings_of_another_form_are_refused(text: str) -> None:
         ({"algorithm": {"name": 3}}, "algorithm.name must be a text"),
         ({"model": {"hidden": 3}}, "model.hidden is 3; it must be a list"),
         ({"model": {"name": "vgg", "config": [1.5]}}, "model.config\\[0\\] is 1.5; it must be"),
-        ({"model": {"roles": 3}}, "model.roles is 3; it must be a section of keys"),
+        (
+            {"model": {"roles": 3}},
+            "model.roles is 3; it must be a section of keys and values",
+        ),
         (
             {"model": {"roles": {"fc*": "pont"}}},
             "model.roles\\[fc\\*\\] is 'pont'; did you mean 'point'\\? \\(give shared, private, point\\)",

@@ -54,6 +54,17 @@ def results(table: Plan, folder: TableFolder) -> Results:
     return collect(schedule)
 
 
+def test_seeds_of_a_methods_own_are_told(tmp_path: Path) -> None:
+    table = plan(OURS, zeta(4.0, seeds=[7]), seeds=[1, 2])
+    folder = folder_of(tmp_path, table)
+    for cell in table.cells:
+        for job in cell.final[0]:
+            made_up(folder, job, record(3, personal=(0.5, 0.5, 0.9, 0.4)))
+    page = to_markdown(lay_out(results(table, folder)))
+    assert "Methods with seeds of their own: zeta 4 7." in page
+    assert "no seed in common" in page
+
+
 # -- choosing ---------------------------------------------------------------------------------------------
 
 
@@ -429,5 +440,5 @@ def test_figures_of_a_page_do_not_break_and_tables_scroll() -> None:
 
 def test_markdown_and_latex_escape_what_they_would_read() -> None:
     assert "| a & b\\_\\<c> \\| 50 % ± $x\\\\ | **−1** |" in to_markdown(PAGE)
-    row = "a \\& b\\_$<$c$>$ | 50 \\% $\\pm$ \\$x\\textbackslash{} & \\textbf{$-$1} \\\\"
+    row = "a \\& b\\_$<$c$>$ \\textbar{} 50 \\% $\\pm$ \\$x\\textbackslash{} & \\textbf{$-$1} \\\\"
     assert row in to_latex(PAGE)

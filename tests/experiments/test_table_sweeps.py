@@ -11,7 +11,7 @@ import pytest
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.tables.collect import Results, collect
-from pyro_pfedbayes.experiments.tables.curves import Curve, Curves, draw
+from pyro_pfedbayes.experiments.tables.curves import Curve, draw, make_curves
 from pyro_pfedbayes.experiments.tables.document import Picture, Sheet
 from pyro_pfedbayes.experiments.tables.files import write_files
 from pyro_pfedbayes.experiments.tables.folder import TableFolder
@@ -46,22 +46,35 @@ def swept(*sweeps: dict[str, Any], **changes: Any) -> Plan:
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        (ZETA | {"name": ""}, "sweep.name is ''"),
+        (ZETA | {"name": ""}, "sweep.name is ''; it must be a text"),
         ({"name": "a"}, "[sweep] lacks the key 'setting'"),
         (ZETA | {"valuse": []}, "unknown key 'sweep.valuse'; did you mean 'values'?"),
         (ZETA | {"values": []}, "sweep.values is []; it must be a list of values"),
-        (ZETA | {"values": [1.0, 1.0]}, "sweep 'weight': values holds a value twice"),
+        (ZETA | {"values": [1.0, 1.0]}, "sweep 'weight': values holds 1.0 twice"),
+        (ZETA | {"values": [1.0, 1]}, "sweep 'weight': values holds 1 twice"),
         (ZETA | {"setting": "run.seed"}, "give a setting of the methods, model.KEY, data.KEY or"),
         (ZETA | {"setting": "data.name"}, "data.name is not varied by a sweep"),
-        (ZETA | {"setting": "zta"}, "on digits-blocks, weight=1.0: unknown key 'algorithm.zta'"),
+        (ZETA | {"setting": "zta"}, "sweep 'weight': method 'pfedbayes' has no setting 'zta'"),
         (ZETA | {"setting": "data.clinets"}, "unknown key 'data.clinets'"),
         (ZETA | {"setting": "model.roh"}, "unknown key 'model.roh'"),
         (ZETA | {"values": [-1.0]}, "weight=-1.0: algorithm: zeta is -1.0; it must be a positive"),
         (ZETA | {"methods": ["fedavgg"]}, "methods names no method 'fedavgg'; did you mean"),
-        (ZETA | {"methods": ["fedavg"]}, "method 'fedavg' on digits-blocks, weight=1.0: unknown"),
+        (
+            ZETA | {"methods": ["pfedbayes", "fedavg"]},
+            "'fedavg' has no setting 'zeta'; name those that have it in methods (pfedbayes)",
+        ),
+        (
+            ZETA | {"methods": ["ditto"]},
+            "methods names no method 'ditto' (known: fedavg, pfedbayes)",
+        ),
         (ZETA | {"on": ["digit"]}, "on names no data 'digit'; did you mean 'digits'?"),
-        (ZETA | {"paper": [{"at": 3.0, "pm": 97.0}]}, "paper has figures at 3.0, which is no"),
-        (ZETA | {"paper": [{"at": 1.0, "mp": 97.0}]}, "unknown key 'sweep.paper"),
+        (ZETA | {"paper": [{"at": 3.0, "pm": 97.0}]}, "at 3.0, which is no value of it (1.0, 4.0)"),
+        (ZETA | {"paper": [{"at": True, "pm": 97.0}]}, "at true, which is no value of it"),
+        (ZETA | {"paper": [{"at": 1.0}, {"at": 1}]}, "paper has figures at 1 twice"),
+        (ZETA | {"paper": [{"pm": 97.0}]}, "[sweep].paper[0] lacks the key 'at'"),
+        (ZETA | {"paper": [{"at": 1.0, "mp": 97.0}]}, "unknown key 'mp' in sweep.paper[0]"),
+        (ZETA | {"paper": [{"at": 1.0, "pm": -3.0}]}, "sweep.paper[0] is"),
+        (ZETA | {"name": "ab" * 60}, "its figure's name would have 140 characters, at most 120"),
     ],
 )
 def test_mistakes_are_told_in_a_line_that_names_them(sweep: dict[str, Any], message: str) -> None:
@@ -76,6 +89,23 @@ def test_mistakes_are_told_in_a_line_that_names_them(sweep: dict[str, Any], mess
     ("declared", "message"),
     [
         (tree(OURS, sweep=[ZETA, ZETA]), "two [[sweep]] are called 'weight'; rename one"),
+        (
+            tree(OURS, sweep=[ZETA, ZETA | {"name": "Weight"}]),
+            "sweep 'Weight' on digits-blocks and sweep 'weight' on digits-blocks would both draw "
+            "sweep-weight-digits-blocks.svg; give one another name",
+        ),
+        (
+            tree(
+                {
+                    "name": "pfedbayes",
+                    "settings": {"personal_rounds": 1},
+                    "grid": {"lr": [0.1, 0.2]},
+                },
+                sweep=[{"name": "held out", "setting": "data.validation", "values": [0.0, 0.2]}],
+                tuning={"points": 2},
+            ),
+            "validation is 0 on digits-blocks, held out=0.0, but the grid of 'pfedbayes' is chosen on",
+        ),
         (tree(TUNED, sweep=[ZETA], tuning={"points": 2}), "zeta is both swept and tuned in a grid"),
         (tree(OURS, only_sweeps=True), "only_sweeps is true, but there is no [[sweep]]"),
         (tree(OURS, sweep=3), "give at least one [[sweep]]"),
@@ -176,6 +206,41 @@ def made(tmp_path: Path, sweep: dict[str, Any], **changes: Any) -> tuple[Results
     return collect(Schedule(table, folder)), folder
 
 
+def test_a_sweep_without_validation_examples_does_not_change_what_else_is_quoted(
+    tmp_path: Path,
+) -> None:
+    held_out = {"name": "held out", "setting": "data.validation", "values": [0.0, 0.2]}
+    table = plan(OURS, sweep=[held_out], seeds=[1])
+    folder = TableFolder(tmp_path / "t")
+    folder.claim(table)
+    for cell in table.cells:
+        line = record(3, personal=(0.5, 0.2, 0.5, 0.2))
+        if cell.entry.label.endswith("=0.0"):
+            line["personal"] = {"accuracy": 0.5, "nll": 0.2}
+        made_up(folder, cell.final[0][0], line)
+    page = lay_out(collect(Schedule(table, folder)))
+    captions = [block.caption for block in page.blocks if isinstance(block, Sheet)]
+    assert captions[:2] == [
+        "digits: accuracy, selected",
+        "held out on digits-blocks: accuracy, last",
+    ]
+
+
+def test_a_dry_run_refuses_the_folder_that_a_run_would_refuse(tmp_path: Path) -> None:
+    file = spec_file(tmp_path, OURS, sweep=[ZETA], only_sweeps=True, seeds=[1], rounds=2)
+    folder = TableFolder(tmp_path / "t")
+    table = plan(OURS, sweep=[ZETA], only_sweeps=True, seeds=[1], rounds=2)
+    folder.claim(table)
+    made_up(folder, table.cells[0].final[0][0], record(2, personal=(0.5, 0.2, 0.5, 0.2)))
+    assert pfedbayes("table", file, "-o", tmp_path / "t", "--dry-run").code == 0
+    spec_file(
+        tmp_path, OURS, sweep=[ZETA | {"values": [9.0]}], only_sweeps=True, seeds=[1], rounds=2
+    )
+    outcome = pfedbayes("table", file, "-o", tmp_path / "t", "--dry-run")
+    assert outcome.code == 2
+    assert "holds 1 run not of this table: sweep 'weight': values has no 1.0" in outcome.err
+
+
 def test_a_sheet_has_a_row_a_value_and_reference_figures_beside(tmp_path: Path) -> None:
     found, _ = made(tmp_path, ZETA | {"paper": PAPER})
     page = lay_out(found)
@@ -191,6 +256,10 @@ def test_a_sheet_has_a_row_a_value_and_reference_figures_beside(tmp_path: Path) 
         [False] * 5,
         [False, True, True, False, False],
     ]
+    assert accuracy.notes == (
+        "pfedbayes: personal_rounds=1",
+        "paper: reference figures of pfedbayes, which may be of other rounds and a peak",
+    )
     assert nll.columns == ("zeta", "PM", "GM")
     assert nll.rows[0][1].text == "0.200 ± 0.000"
 
@@ -255,20 +324,47 @@ def test_nothing_is_drawn_before_there_is_a_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "scale"),
+    ("values", "scale", "line"),
     [
-        ((0.5, 1, 20), "log"),
-        ((-3.0, -1.0), "linear"),
-        (("blocks", "random"), "linear"),
-        ((1, "all"), "linear"),
+        ((0.5, 1, 20), "log", "-"),
+        ((-3.0, -1.0), "linear", "-"),
+        (("blocks", "random"), "linear", "None"),
+        ((1, "all"), "linear", "None"),
     ],
 )
-def test_axes_fit_their_values(values: tuple[Any, ...], scale: str) -> None:
+def test_axes_fit_their_values(values: tuple[Any, ...], scale: str, line: str) -> None:
     means = tuple(80.0 + k for k in range(len(values)))
-    curves = Curves("s", "accuracy", values, (Curve("a", "global", means, means),))
+    found = Curve("a", "global", means, means)
+    curves = make_curves("s", "accuracy", values, (found, Curve("b", "global", means, means, True)))
     (axes,) = draw(curves).axes
     assert axes.get_xscale() == scale
     assert len(axes.get_xticklabels()) == len(values)
+    # No line between values without an order, nor between figures of others.
+    assert [one.get_linestyle() for one in axes.lines if len(one.get_xdata()) == len(values)][
+        ::3
+    ] == [
+        line,
+        "None",
+    ]
+
+
+def test_a_value_without_a_figure_keeps_its_place() -> None:
+    curves = make_curves(
+        "lr",
+        "accuracy",
+        (0.01, 0.1, 1.0),
+        (Curve("a", "global", (80.0, 81.0, math.nan), (1.0,) * 3),),
+    )
+    (axes,) = draw(curves).axes
+    assert axes.get_xlim()[1] > 1.0
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "1.0"]
+
+
+def test_labels_that_would_lie_on_one_another_are_left_out() -> None:
+    values = (0.001, 0.00101, 0.00102, 0.002)
+    curves = make_curves("lr", "accuracy", values, (Curve("a", "global", (1.0,) * 4, (1.0,) * 4),))
+    (axes,) = draw(curves).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.001", "0.002"]
 
 
 def test_the_command_runs_sweeps(tmp_path: Path) -> None:
