@@ -90,7 +90,11 @@ def _check_sweeps(spec: Spec, where: str) -> None:
             raise UserError(
                 f"{where}sweep '{sweep.name}': none of its methods runs on any of its data; look at `on`"
             )
+    _check_stems(spec, where)
 
+
+def _check_stems(spec: Spec, where: str) -> None:
+    """Refuse names under which two figures would be one file, or none."""
     stems: dict[str, str] = {}
     for sweep in spec.sweeps:
         for base in dict.fromkeys(entry.base for entry in spec.swept(sweep)):

@@ -74,7 +74,9 @@ def _notes(sweep: Sweep, rows: Mapping[str, Rows]) -> Iterator[str]:
     for name, cells in rows.items():
         found = [cell for cell in cells if cell is not None]
         method = found[0].cell.method
-        parts = [point_text(part) for part in (method.settings, method.model) if part]
+        own = {**method.settings, **{f"model.{k}": value for k, value in method.model.items()}}
+        fixed = {key: value for key, value in own.items() if key != sweep.setting}
+        parts = [point_text(fixed)] if fixed else []
         parts += [
             f"{point_text(cell.point)} was chosen at {value_text(cell.cell.entry.swept.value)}"
             for cell in found
