@@ -35,7 +35,7 @@ def test_every_field_of_the_algorithm_is_a_key() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_right_and_say_what_they_run(name: str) -> None:
     config = resolve(parse_config(read_source(name).tree))
-    assert name.split("-")[0] in (config.data.name, "personal")
+    assert name.split("-")[0] in (config.data.name, "personal", "global")
     if name.split("-")[-1] in ("small", "medium", "large"):
         assert name.split("-")[-1] == config.data.split
     config.algorithm.check(config.run.rounds, config.data.clients)

@@ -203,13 +203,27 @@ def test_the_quick_table_tunes_the_same_setting_of_all_methods() -> None:
     assert {len(m["grid"]["lr"]) for m in declared["method"]} == {2}
 
 
-def test_the_table_of_pictures_has_the_preset_for_personal_models_as_its_first_row() -> None:
-    preset = tomllib.loads(preset_text("personal"))
-    job = make_plan(read_spec("mnist-fmnist")).cells[0].final[-1][0]
-    algorithm = {k: v for k, v in job.tree["algorithm"].items() if k in preset["algorithm"]}
-    assert algorithm == preset["algorithm"]
-    assert job.tree["model"].items() <= preset["model"].items()
-    assert job.rounds == preset["run"]["rounds"]
+@pytest.mark.parametrize(
+    ("preset", "table", "method"),
+    [
+        ("personal", "mnist-fmnist", "pfedbayes"),
+        ("global", "global-model", "zeta 0.1, local reparameterization"),
+    ],
+)
+def test_presets_are_rows_of_the_tables_that_speak_for_them(
+    preset: str, table: str, method: str
+) -> None:
+    declared = tomllib.loads(preset_text(preset))
+    cells = make_plan(read_spec(table)).cells
+    job = next(cell for cell in cells if cell.method.name == method).final[-1][0]
+    defaults = {"lr": 3e-3}
+    algorithm = {k: v for k, v in job.tree["algorithm"].items() if k in declared["algorithm"]}
+    assert algorithm == declared["algorithm"]
+    assert {**defaults, **declared["algorithm"]}["lr"] == {**defaults, **job.tree["algorithm"]}[
+        "lr"
+    ]
+    assert job.tree["model"].items() <= declared["model"].items()
+    assert job.rounds == declared["run"]["rounds"]
 
 
 def test_the_example_of_the_manual_can_be_run() -> None:
