@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import math
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.drawing import drawing
 from pyro_pfedbayes.experiments.runfolder import writing
 
 if TYPE_CHECKING:
@@ -197,18 +196,7 @@ def figure_block(figure: Figure, alt: str, caption: str) -> str:
         alt: What it shows, for those who do not see it: plain text.
         caption: How to read it: plain text.
     """
-    import matplotlib
-
-    out = io.BytesIO()
-    # A fixed salt and no date: the same run gives the same page.
-    options = {"svg.hashsalt": "pfedbayes", "svg.fonttype": "path"}
-    with matplotlib.rc_context(options), warnings.catch_warnings():
-        # A letter that the font lacks is shown as a box; the table beside the figure has the name.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    drawing = out.getvalue()
-    # Without the prolog, which names a document type on the network.
-    content = base64.b64encode(drawing[drawing.index(b"<svg") :]).decode()
+    content = base64.b64encode(drawing(figure)).decode()
     return (
         f'<figure><img src="data:image/svg+xml;base64,{content}" alt="{escaped(alt)}">'
         f"<figcaption>{prose(caption)}</figcaption></figure>"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import io
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from pyro_pfedbayes.experiments.drawing import drawing
 from pyro_pfedbayes.experiments.tables.sweeps import scale_of, value_text
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ class Curves:
 
     def svg(self) -> bytes:
         """The figure as an SVG element; the same curves give the same bytes."""
-        drawing = _saved(self, "svg")
-        # Without the prolog, which names a document type on the network.
-        return drawing[drawing.index(b"<svg") :]
+        return _saved(self, "svg")
 
     def pdf(self) -> bytes:
         """The figure for LaTeX."""
@@ -192,15 +189,6 @@ def _line(axes: Axes, curves: Curves, curve: Curve, number: int) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _saved(curves: Curves, form: str) -> bytes:
+def _saved(curves: Curves, form: Literal["svg", "pdf"]) -> bytes:
     """Drawn once: a table is written whenever a run has ended, and most of its figures stay what they are."""
-    import matplotlib
-
-    out = io.BytesIO()
-    options = {"svg.hashsalt": "pfedbayes", "svg.fonttype": "path"}
-    with matplotlib.rc_context(options), warnings.catch_warnings():
-        # A letter that the font lacks is shown as a box; the table beside the figure has the name.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        date = "Date" if form == "svg" else "CreationDate"
-        draw(curves).savefig(out, format=form, metadata={date: None})
-    return out.getvalue()
+    return drawing(draw(curves), form)
