@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyro_pfedbayes.experiments.tables.collect import CellResult
 from pyro_pfedbayes.experiments.tables.document import Mark, Sheet
+from pyro_pfedbayes.experiments.tables.figures import Figures
 from pyro_pfedbayes.experiments.tables.numbers import ABSENT, is_low, spread_text
 from pyro_pfedbayes.experiments.tables.plan import point_text
 
@@ -113,9 +114,18 @@ def _failures(result: CellResult) -> list[str]:
     notes = [
         f"{name}, seed {', '.join(seeds)}: failed: {reason}" for reason, seeds in by_reason.items()
     ]
+    lost = [str(run.job.seed) for run in result.runs if run.figures and _diverged(run.figures)]
+    if lost:
+        notes.append(f"{name}, seed {', '.join(lost)}: diverged: predictions are not numbers")
     choice = result.choice
     for trial in choice.trials if choice is not None else ():
         if trial.reason is not None:
             point = point_text(result.cell.points[trial.number])
             notes.append(f"{name}, tuning with {point}: failed: {trial.reason}")
     return notes
+
+
+def _diverged(figures: Figures) -> bool:
+    """Whether a run went on to its end without being able to say anything there."""
+    last = [row for (_, selector), row in figures.values.items() if selector == "last"]
+    return any(math.isnan(row.get(figures.first, math.nan)) for row in last)

@@ -14,15 +14,10 @@ from pyro_pfedbayes.experiments.tables.columns import (
     make_sheet,
     spreads,
 )
+from pyro_pfedbayes.experiments.tables.costs import COSTS, costs
 from pyro_pfedbayes.experiments.tables.document import Block, Document, Heading, Mark, Sheet, Text
-from pyro_pfedbayes.experiments.tables.numbers import (
-    ABSENT,
-    difference_text,
-    heading_of,
-    paper_text,
-)
+from pyro_pfedbayes.experiments.tables.numbers import difference_text, heading_of, paper_text
 from pyro_pfedbayes.experiments.tables.paired import Paired
-from pyro_pfedbayes.experiments.tables.plan import point_text
 from pyro_pfedbayes.experiments.tables.spec import DataEntry
 from pyro_pfedbayes.experiments.tables.sweep_layout import sweep_blocks
 
@@ -30,7 +25,6 @@ __all__ = ["lay_out"]
 
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
 FEW = 3
-OWN = " (its own)"
 
 
 def lay_out(results: Results) -> Document:
@@ -177,44 +171,10 @@ def _on_pairs(pairs: Sequence[Paired]) -> tuple[str, ...]:
 
 
 def _cost(entry: DataEntry, cells: Sequence[CellResult]) -> Sheet:
-    headings = (
-        "seconds of training",
-        "MB sent",
-        "kB sent a client and round",
-        "gradient steps a client and round",
-        "rounds",
-        "points tried",
-        "settings",
-    )
-    rows = [_cost_row(result) for result in cells]
-    columns = [(heading, [row[k] for row in rows]) for k, heading in enumerate(headings)]
+    rows = [costs(result) for result in cells]
+    columns = [(heading, [row[k] for row in rows]) for k, heading in enumerate(COSTS)]
     caption = "Cost of a run; settings, the tuned ones first"
     return make_sheet(caption, _names(cells), columns, cells, failures=False)
-
-
-def _cost_row(result: CellResult) -> tuple[Mark, ...]:
-    method, found = result.cell.method, result.figures
-    sent = [math.nan if f.bytes_uploaded is None else f.bytes_uploaded / 1e3 for f in found]
-    places = [f.clients * f.rounds for f in found]
-    own_rounds = OWN if method.rounds is not None else ""
-    own_steps = OWN if {"local_steps"} & (method.settings.keys() | method.grid.keys()) else ""
-    steps = _mean([f.gradient_steps / n for f, n in zip(found, places, strict=True)], "{:.4g}")
-    tuned = result.point
-    settings = [point_text(part) for part in (tuned or {}, method.settings, method.model) if part]
-    return (
-        _mean([f.seconds for f in found], "{:.1f}"),
-        _mean([kilobytes / 1e3 for kilobytes in sent], "{:.2f}"),
-        _mean([kilobytes / n for kilobytes, n in zip(sent, places, strict=True)], "{:.1f}"),
-        Mark(f"{steps.text}{own_steps}"),
-        Mark(f"{result.cell.final[0][0].rounds}{own_rounds}"),
-        Mark(f"{len(result.cell.points)}"),
-        Mark("not chosen" if tuned is None else "; ".join(settings) or "defaults"),
-    )
-
-
-def _mean(values: Sequence[float], form: str) -> Mark:
-    finite = [value for value in values if math.isfinite(value)]
-    return Mark(form.format(sum(finite) / len(finite)) if finite else ABSENT)
 
 
 def _names(cells: Sequence[CellResult]) -> list[str]:

@@ -14,9 +14,10 @@ from pyro_pfedbayes.experiments.tables.columns import (
     make_sheet,
     spreads,
 )
+from pyro_pfedbayes.experiments.tables.costs import megabytes, seconds
 from pyro_pfedbayes.experiments.tables.curves import Curve, Curves, make_curves
 from pyro_pfedbayes.experiments.tables.document import Block, Mark, Picture
-from pyro_pfedbayes.experiments.tables.numbers import paper_text
+from pyro_pfedbayes.experiments.tables.numbers import ABSENT, paper_text
 from pyro_pfedbayes.experiments.tables.part import Figure
 from pyro_pfedbayes.experiments.tables.plan import point_text
 from pyro_pfedbayes.experiments.tables.sweeps import Sweep, value_text
@@ -62,6 +63,14 @@ def sweep_blocks(results: Results, sweep: Sweep) -> Iterator[Block]:
             first=sweep.setting,
             failures=False,
         )
+        yield make_sheet(
+            f"{sweep.name} on {base}: cost of a run",
+            names,
+            _costs(rows),
+            cells,
+            first=sweep.setting,
+            failures=False,
+        )
         curves = _curves(sweep, rows, selector, first)
         if curves.shown:
             bars = any(math.isfinite(d) for curve in curves.shown for d in curve.deviations)
@@ -100,6 +109,17 @@ def _columns(sweep: Sweep, rows: Mapping[str, Rows], selector: str, measure: str
         ]
         if measure == "accuracy" and name == _first_method(sweep, rows):
             columns += _paper(sweep)
+    return columns
+
+
+def _costs(rows: Mapping[str, Rows]) -> list[Column]:
+    """Seconds and bytes of each method at each value."""
+    columns: list[Column] = []
+    for name, cells in rows.items():
+        who = "" if len(rows) == 1 else f"{name} "
+        for heading, of in (("seconds of training", seconds), ("MB sent", megabytes)):
+            marks = [Mark(ABSENT) if cell is None else of(cell) for cell in cells]
+            columns.append((f"{who}{heading}", marks))
     return columns
 
 

@@ -312,6 +312,19 @@ def test_a_failed_seed_is_told_and_the_others_count(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_diverged_to_its_end_is_told(tmp_path: Path) -> None:
+    table = plan(OURS, zeta(4.0), seeds=[1, 2])
+    folder = folder_of(tmp_path, table)
+    fine, lost = record(3, personal=(0.8, 0.5, 0.9, 0.4)), dict.fromkeys(("accuracy", "nll"), None)
+    for cell in table.cells:
+        made_up(folder, cell.final[0][0], fine)
+    made_up(folder, table.cells[0].final[0][1], fine)
+    made_up(folder, table.cells[1].final[0][1], record(3) | {"personal": lost})
+    page = to_markdown(lay_out(results(table, folder)))
+    assert "- zeta 4 on digits-blocks, seed 2: diverged: predictions are not numbers" in page
+    assert "pfedbayes on digits-blocks, seed" not in page
+
+
 def test_cost_is_a_client_and_a_round(tmp_path: Path) -> None:
     """24 kB over 4 clients and 3 rounds are 2 kB; 24 gradient steps are 2."""
     page = to_markdown(lay_out(results(*two_methods(tmp_path, [1]))))

@@ -244,7 +244,7 @@ def test_a_dry_run_refuses_the_folder_that_a_run_would_refuse(tmp_path: Path) ->
 def test_a_sheet_has_a_row_a_value_and_reference_figures_beside(tmp_path: Path) -> None:
     found, _ = made(tmp_path, ZETA | {"paper": PAPER})
     page = lay_out(found)
-    accuracy, nll = (block for block in page.blocks if isinstance(block, Sheet))
+    accuracy, nll, cost = (block for block in page.blocks if isinstance(block, Sheet))
     assert accuracy.caption == "weight on digits-blocks: accuracy, selected"
     assert accuracy.columns == ("zeta", "PM", "GM", "paper PM", "paper GM")
     texts = [[mark.text for mark in row] for row in accuracy.rows]
@@ -262,6 +262,8 @@ def test_a_sheet_has_a_row_a_value_and_reference_figures_beside(tmp_path: Path) 
     )
     assert nll.columns == ("zeta", "PM", "GM")
     assert nll.rows[0][1].text == "0.200 ± 0.000"
+    assert cost.columns == ("zeta", "seconds of training", "MB sent")
+    assert [mark.text for mark in cost.rows[1]] == ["4.0", "2.0", "0.02"]
 
 
 def test_the_figure_has_our_curves_and_the_papers(tmp_path: Path) -> None:
