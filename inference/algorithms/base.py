@@ -146,7 +146,7 @@ class Algorithm(Protocol):
         ...
 
     def phase(self, at: Round) -> str:
-        """What the round is for, in one word, such as ``"shared"`` or ``"personal"``."""
+        """What the round is for, in one word; in one that is ``"personal"`` the clients send nothing."""
         ...
 
     def needs_everyone(self, at: Round) -> bool:

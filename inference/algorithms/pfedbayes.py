@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -235,11 +235,9 @@ class PFedBayes:
         w = w_of(believed)
         state = self._starting_rows(model, believed, cohort, phase)
         names = all_names(model)
-        # The points are the federation's: in the personal phase they stand still, as w does.
-        trained = [n for n in names if n != POINT or phase.name != "personal"]
         adam = RowAdam(
-            [state[name] for name in trained],
-            self._adam_state(model, believed, state, phase, trained),
+            [state[name] for name in names],
+            self._adam_state(model, believed, state, phase),
         )
         follower = self._follower(w, cohort, phase)
         own_prior = model.declaration.own_prior and at.index == 0
@@ -263,7 +261,7 @@ class PFedBayes:
                 loss, gradients = engine(
                     params, w, zeta, data_scale, eps, x, y, mask, own_prior=own_prior
                 )
-                adam.step([gradients[name] for name in trained], lr)
+                adam.step([gradients[name] for name in names], lr)
                 total += loss
             if follower is not None:
                 follower.step(state["loc"], F.softplus(state["rho"]), zeta)
@@ -363,20 +361,15 @@ class PFedBayes:
         return self.optimizer_state == "shared" and phase.name != "personal"
 
     def _adam_state(
-        self,
-        model: DeclaredModel,
-        believed: Tensors,
-        state: Tensors,
-        phase: Phase,
-        trained: Sequence[str],
+        self, model: DeclaredModel, believed: Tensors, state: Tensors, phase: Phase
     ) -> Tensors:
         """Where Adam begins a round; every phase begins afresh."""
         if phase.first:
             return {}
-        own = {k: v for k, v in under(state, "adam.").items() if moment_of(k) < len(trained)}
+        own = under(state, "adam.")
         if not self._shares(phase):
             return own
-        clients = len(state[trained[0]])
+        clients = len(state[all_names(model)[0]])
         averages = under(believed, "adam.")
         if phase.name != "kinds":
             averages = {k: v.expand(clients, *v.shape) for k, v in averages.items()}
@@ -396,9 +389,11 @@ class PFedBayes:
         restart = self.start == "server"
         if phase.name == "personal":
             restart = phase.first and (self.personal_start or self.start) == "server"
-        fresh = restarted(model, believed, len(cohort.clients), cohort.state)
+        fresh: dict[str, Tensor] = {}
+        if restart or phase.name != "personal":
+            fresh = restarted(model, believed, len(cohort.clients), cohort.state)
         if not restart:
-            # A point that carried on would never hear of the others.
+            # Before the personal phase: a point that carried on would never hear of the others.
             fresh = {name: value for name, value in fresh.items() if name == POINT}
         own = {name: cohort.state[name].clone() for name in all_names(model) if name not in fresh}
         return {**cohort.state, **own, **fresh}

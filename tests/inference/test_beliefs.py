@@ -1,6 +1,7 @@
 """Beliefs over sites: what is sent, what is kept, and what is drawn."""
 
 import struct
+from dataclasses import replace
 
 import pyro
 import pyro.distributions as dist
@@ -101,16 +102,26 @@ def test_private_parameters_move_and_points_restart_from_the_server() -> None:
         done, cohort = update(model, start=start)
         for name in ("private.loc", "private.rho", "point", "loc", "rho"):
             assert not torch.equal(done.state[name], cohort.state[name]), name
-    algorithm = PFedBayes(personal_rounds=2, local_steps=3, batch_size=10)
+
+
+@pytest.mark.parametrize(("index", "start"), [(8, "server"), (9, "own")])
+def test_points_too_are_the_clients_own_in_the_personal_phase(index: int, start: str) -> None:
+    model = tiny_model(torch.float32, roles={"fc1.bias": "point"})
+    # At a rate of almost nothing a client ends where it began.
+    algorithm = PFedBayes(personal_rounds=2, local_steps=3, batch_size=10, personal_lr=1e-12)
     server = algorithm.init(model)
     rows = dict(algorithm.client_init(model, server, 3))
     rows["point"] = rows["point"] + 1.0
-    plan = toy_data(SIZES).plan((0, 1, 2), 3, 10, 3, 8)
-    done = algorithm.client_update(
-        GradientEngine(model), server, Cohort((0, 1, 2), rows, plan), Round(8, 10, 3)
-    )
-    # In the personal phase the points stand still, at the server's.
-    assert torch.equal(done.state["point"], server["point"].expand(3, -1))
+    plan = toy_data(SIZES).plan((0, 1, 2), 3, 10, 3, index)
+
+    def after(algorithm: PFedBayes) -> torch.Tensor:
+        cohort = Cohort((0, 1, 2), rows, plan)
+        at = Round(index, 10, 3)
+        return algorithm.client_update(GradientEngine(model), server, cohort, at).state["point"]
+
+    begun = server["point"].expand(3, -1) if start == "server" else rows["point"]
+    assert torch.allclose(after(algorithm), begun)
+    assert not torch.allclose(after(replace(algorithm, personal_lr=1e-2)), begun)
 
 
 def stacked(model, seed=0):
