@@ -24,7 +24,7 @@ class Role:
     Attributes:
         kind: ``"shared"``: the server's w is its prior, and q^i is sent to the server (the paper);
             ``"private"``: it has a prior of its own and never leaves the client;
-            ``"point"``: one number, no distribution, averaged by the server.
+            ``"point"``: one number, no distribution, averaged by the server; in personal rounds a client's own.
         prior: Of a private weight of a network; None for ``Normal(0, 1)``, or for what the program itself says.
     """
 

@@ -38,9 +38,8 @@ def check_spec(spec: Spec, where: str) -> None:
         except UserError as problem:
             raise UserError(f"{own}{problem}") from None
         for name in method.on or ():
-            known_data = sorted({*labels, *(entry.name for entry in spec.data)})
-            if name not in known_data:
-                raise UserError(f"{own}on names no data '{name}'{nearest(name, known_data)}")
+            if name not in spec.data_names:
+                raise UserError(f"{own}on names no data '{name}'{nearest(name, spec.data_names)}")
         for label in method.paper:
             if label not in labels:
                 raise UserError(f"{own}paper names no data '{label}'{nearest(label, labels)}")
@@ -80,11 +79,10 @@ def _check_sweeps(spec: Spec, where: str) -> None:
     _unique([s.name for s in spec.sweeps], f"{where}two [[sweep]] are called", "rename one")
     if spec.head.only_sweeps and not spec.sweeps:
         raise UserError(f"{where}table.only_sweeps is true, but there is no [[sweep]]")
-    data = {name for entry in spec.data for name in (entry.name, entry.label)}
     names = {method.name for method in spec.methods}
     for sweep in spec.sweeps:
         run = [m for m in spec.methods if sweep.methods is None or m.name in sweep.methods]
-        check_sweep(sweep, data, names, {key for m in run for key in m.grid}, where)
+        check_sweep(sweep, spec.data_names, names, {key for m in run for key in m.grid}, where)
         _check_has_setting(sweep, run, where)
         if not any(spec.methods_on(entry) for entry in spec.swept(sweep)):
             raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,6 +106,10 @@ class DataEntry(Part):
         """The label of the data as they were declared."""
         return self.label if self.swept is None else self.swept.base
 
+    def is_on(self, names: Sequence[str] | None) -> bool:
+        """Whether an ``on`` of names and labels means these data; None means all."""
+        return names is None or self.name in names or self.base in names
+
 
 class Method(Part):
     """One ``[[method]]``.
@@ -171,7 +175,7 @@ class Spec(Part):
         if entry.swept is None and self.head.only_sweeps:
             return []
         wanted = None if entry.swept is None else entry.swept.sweep.methods
-        found = [m for m in self.methods if m.on is None or {entry.name, entry.base} & {*m.on}]
+        found = [method for method in self.methods if entry.is_on(method.on)]
         return [m for m in found if wanted is None or m.name in wanted]
 
     def swept(self, sweep: Sweep) -> list[DataEntry]:
@@ -184,9 +188,14 @@ class Spec(Part):
                 }
             )
             for entry in self.data
-            if sweep.on is None or {entry.name, entry.label} & {*sweep.on}
+            if entry.is_on(sweep.on)
             for value in sweep.values
         ]
+
+    @property
+    def data_names(self) -> list[str]:
+        """What an ``on`` may hold: names and labels of the data."""
+        return sorted({name for entry in self.data for name in (entry.name, entry.label)})
 
     def validation(self, entry: DataEntry) -> Any:
         """The share of training examples that is held out on some data."""
