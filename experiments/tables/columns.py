@@ -105,7 +105,7 @@ def _once(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _failures(result: CellResult) -> list[str]:
-    """Why runs failed, and grid points that dropped out."""
+    """Why runs failed or have no figures at their end, and grid points that dropped out."""
     name = f"{result.cell.method.name} on {result.cell.entry.label}"
     by_reason: dict[str, list[str]] = {}
     for run in result.runs:
@@ -126,6 +126,6 @@ def _failures(result: CellResult) -> list[str]:
 
 
 def _diverged(figures: Figures) -> bool:
-    """Whether a run went on to its end without being able to say anything there."""
+    """Whether a run went on to its end without a figure that a mean could count there."""
     last = [row for (_, selector), row in figures.values.items() if selector == "last"]
-    return any(math.isnan(row.get(figures.first, math.nan)) for row in last)
+    return not all(math.isfinite(row[figures.first]) for row in last)

@@ -10,55 +10,32 @@ from pyro_pfedbayes.experiments.tables.document import Mark
 from pyro_pfedbayes.experiments.tables.numbers import ABSENT
 from pyro_pfedbayes.experiments.tables.plan import point_text
 
-__all__ = ["COSTS", "costs", "megabytes", "seconds"]
+__all__ = ["costs"]
 
 OWN = " (its own)"
-COSTS = (
-    "seconds of training",
-    "MB sent",
-    "kB sent a client and round",
-    "gradient steps a client and round",
-    "rounds",
-    "points tried",
-    "settings",
-)
-"""Headings of `costs`."""
 
 
-def costs(result: CellResult) -> tuple[Mark, ...]:
-    """What a run of a cell costs, in the order of `COSTS`: means over the finished ones."""
+def costs(result: CellResult) -> dict[str, Mark]:
+    """What a run of a cell costs, by heading: means over the finished ones."""
     method, found = result.cell.method, result.figures
+    sent = [math.nan if f.bytes_uploaded is None else f.bytes_uploaded / 1e3 for f in found]
     places = [f.clients * f.rounds for f in found]
-    sent = [b / 1e3 / n for b, n in zip(_bytes(result), places, strict=True)]
     own_rounds = OWN if method.rounds is not None else ""
     own_steps = OWN if {"local_steps"} & (method.settings.keys() | method.grid.keys()) else ""
     steps = _mean([f.gradient_steps / n for f, n in zip(found, places, strict=True)], "{:.4g}")
     tuned = result.point
     settings = [point_text(part) for part in (tuned or {}, method.settings, method.model) if part]
-    return (
-        seconds(result),
-        megabytes(result),
-        _mean(sent, "{:.1f}"),
-        Mark(f"{steps.text}{own_steps}"),
-        Mark(f"{result.cell.final[0][0].rounds}{own_rounds}"),
-        Mark(f"{len(result.cell.points)}"),
-        Mark("not chosen" if tuned is None else "; ".join(settings) or "defaults"),
-    )
-
-
-def seconds(result: CellResult) -> Mark:
-    """Of training, without evaluations."""
-    return _mean([f.seconds for f in result.figures], "{:.1f}")
-
-
-def megabytes(result: CellResult) -> Mark:
-    """What all clients sent together."""
-    return _mean([sent / 1e6 for sent in _bytes(result)], "{:.2f}")
-
-
-def _bytes(result: CellResult) -> list[float]:
-    sent = [f.bytes_uploaded for f in result.figures]
-    return [math.nan if count is None else float(count) for count in sent]
+    return {
+        "seconds of training": _mean([f.seconds for f in found], "{:.1f}"),
+        "MB sent": _mean([kilobytes / 1e3 for kilobytes in sent], "{:.2f}"),
+        "kB sent a client and round": _mean(
+            [kilobytes / n for kilobytes, n in zip(sent, places, strict=True)], "{:.1f}"
+        ),
+        "gradient steps a client and round": Mark(f"{steps.text}{own_steps}"),
+        "rounds": Mark(f"{result.cell.final[0][0].rounds}{own_rounds}"),
+        "points tried": Mark(f"{len(result.cell.points)}"),
+        "settings": Mark("not chosen" if tuned is None else "; ".join(settings) or "defaults"),
+    }
 
 
 def _mean(values: Sequence[float], form: str) -> Mark:

@@ -14,7 +14,7 @@ from pyro_pfedbayes.experiments.tables.columns import (
     make_sheet,
     spreads,
 )
-from pyro_pfedbayes.experiments.tables.costs import COSTS, costs
+from pyro_pfedbayes.experiments.tables.costs import costs
 from pyro_pfedbayes.experiments.tables.document import Block, Document, Heading, Mark, Sheet, Text
 from pyro_pfedbayes.experiments.tables.numbers import difference_text, heading_of, paper_text
 from pyro_pfedbayes.experiments.tables.paired import Paired
@@ -172,7 +172,7 @@ def _on_pairs(pairs: Sequence[Paired]) -> tuple[str, ...]:
 
 def _cost(entry: DataEntry, cells: Sequence[CellResult]) -> Sheet:
     rows = [costs(result) for result in cells]
-    columns = [(heading, [row[k] for row in rows]) for k, heading in enumerate(COSTS)]
+    columns = [(heading, [row[heading] for row in rows]) for heading in rows[0]]
     caption = "Cost of a run; settings, the tuned ones first"
     return make_sheet(caption, _names(cells), columns, cells, failures=False)
 

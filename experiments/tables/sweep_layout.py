@@ -14,7 +14,7 @@ from pyro_pfedbayes.experiments.tables.columns import (
     make_sheet,
     spreads,
 )
-from pyro_pfedbayes.experiments.tables.costs import megabytes, seconds
+from pyro_pfedbayes.experiments.tables.costs import costs
 from pyro_pfedbayes.experiments.tables.curves import Curve, Curves, make_curves
 from pyro_pfedbayes.experiments.tables.document import Block, Mark, Picture
 from pyro_pfedbayes.experiments.tables.numbers import ABSENT, paper_text
@@ -117,9 +117,9 @@ def _costs(rows: Mapping[str, Rows]) -> list[Column]:
     columns: list[Column] = []
     for name, cells in rows.items():
         who = "" if len(rows) == 1 else f"{name} "
-        for heading, of in (("seconds of training", seconds), ("MB sent", megabytes)):
-            marks = [Mark(ABSENT) if cell is None else of(cell) for cell in cells]
-            columns.append((f"{who}{heading}", marks))
+        found = [{} if cell is None else costs(cell) for cell in cells]
+        for heading in ("seconds of training", "MB sent"):
+            columns.append((f"{who}{heading}", [row.get(heading, Mark(ABSENT)) for row in found]))
     return columns
 
 

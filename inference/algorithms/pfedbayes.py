@@ -389,12 +389,11 @@ class PFedBayes:
         restart = self.start == "server"
         if phase.name == "personal":
             restart = phase.first and (self.personal_start or self.start) == "server"
-        fresh: dict[str, Tensor] = {}
-        if restart or phase.name != "personal":
-            fresh = restarted(model, believed, len(cohort.clients), cohort.state)
+        fresh = restarted(model, believed, len(cohort.clients), cohort.state)
         if not restart:
-            # Before the personal phase: a point that carried on would never hear of the others.
-            fresh = {name: value for name, value in fresh.items() if name == POINT}
+            # A point that carried on before the personal phase would never hear of the others.
+            again = phase.name != "personal"
+            fresh = {name: value for name, value in fresh.items() if name == POINT and again}
         own = {name: cohort.state[name].clone() for name in all_names(model) if name not in fresh}
         return {**cohort.state, **own, **fresh}
 

@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import replace
+from typing import Literal
 
 import pyro
 import pyro.distributions as dist
@@ -104,11 +105,22 @@ def test_private_parameters_move_and_points_restart_from_the_server() -> None:
             assert not torch.equal(done.state[name], cohort.state[name]), name
 
 
-@pytest.mark.parametrize(("index", "start"), [(8, "server"), (9, "own")])
-def test_points_too_are_the_clients_own_in_the_personal_phase(index: int, start: str) -> None:
+@pytest.mark.parametrize(
+    ("index", "personal_start", "start"),
+    [(8, "server", "server"), (8, "own", "own"), (9, "server", "own")],
+)
+def test_points_too_are_the_clients_own_in_the_personal_phase(
+    index: int, personal_start: Literal["server", "own"], start: str
+) -> None:
     model = tiny_model(torch.float32, roles={"fc1.bias": "point"})
     # At a rate of almost nothing a client ends where it began.
-    algorithm = PFedBayes(personal_rounds=2, local_steps=3, batch_size=10, personal_lr=1e-12)
+    algorithm = PFedBayes(
+        personal_rounds=2,
+        local_steps=3,
+        batch_size=10,
+        personal_lr=1e-12,
+        personal_start=personal_start,
+    )
     server = algorithm.init(model)
     rows = dict(algorithm.client_init(model, server, 3))
     rows["point"] = rows["point"] + 1.0
