@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
-from pyro_pfedbayes.layout import FlatLayout
+from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.models.declared import Declaration, Outcome, PrivateGuide
 from pyro_pfedbayes.models.likelihoods import Likelihood, check_exposure
 from pyro_pfedbayes.models.roles import PriorSpec, Role, assign_roles

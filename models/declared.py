@@ -13,8 +13,8 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families import MeanField, MeanFieldNormal
 from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
-from pyro_pfedbayes.layout import FlatLayout
+from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.models.likelihoods.base import Outcome
 from pyro_pfedbayes.models.roles import Role
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 
 __all__ = [
     "PAPER_RHO",

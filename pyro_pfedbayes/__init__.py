@@ -11,30 +11,56 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyro_pfedbayes.calibration import (
+    from pyro_pfedbayes.data.clients import FederatedData
+    from pyro_pfedbayes.data.datasets import Dataset, load_dataset
+    from pyro_pfedbayes.data.partitions.schemes import (
+        Partition,
+        partition_column,
+        partition_dirichlet,
+        partition_labels,
+        partition_quantity,
+    )
+    from pyro_pfedbayes.datatree.tree import load_datatree, save_datatree
+    from pyro_pfedbayes.errors import UserError
+    from pyro_pfedbayes.experiments.config.registry import algorithm_class
+    from pyro_pfedbayes.gaussians.barycentre import MomentAccumulator, barycentre
+    from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian, kl_divergence
+    from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
+    from pyro_pfedbayes.inference.beliefs.guides import MeanFieldGuide
+    from pyro_pfedbayes.inference.beliefs.sites import SiteBelief
+    from pyro_pfedbayes.inference.diagnostics.data_quality import (
+        client_quality,
+        plot_trace,
+        trace_predictions,
+    )
+    from pyro_pfedbayes.inference.diagnostics.nuts import nuts_draws
+    from pyro_pfedbayes.inference.federation.loop import Federation, Result
+    from pyro_pfedbayes.inference.federation.onboarding import onboard
+    from pyro_pfedbayes.inference.objective.elbo import ClientELBO
+    from pyro_pfedbayes.inference.objective.handlers import Flipout, LocalReparameterization
+    from pyro_pfedbayes.inference.posterior.tree import to_datatree
+    from pyro_pfedbayes.inference.predictive.draws import posterior_predictive
+    from pyro_pfedbayes.measures.calibration import (
         adaptive_calibration_error,
         apply_temperature,
         fit_temperature,
         reliability_curve,
     )
-    from pyro_pfedbayes.clients import FederatedData
-    from pyro_pfedbayes.datasets import Dataset, load_dataset
-    from pyro_pfedbayes.datatree import load_datatree, save_datatree
-    from pyro_pfedbayes.entropy import entropy_split
-    from pyro_pfedbayes.errors import UserError
-    from pyro_pfedbayes.experiments.registry import algorithm_class
-    from pyro_pfedbayes.gaussian import MeanFieldGaussian, kl_divergence
-    from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
-    from pyro_pfedbayes.inference.beliefs import SiteBelief
-    from pyro_pfedbayes.inference.elbo import ClientELBO
-    from pyro_pfedbayes.inference.federation import Federation, Result
-    from pyro_pfedbayes.inference.guides import MeanFieldGuide
-    from pyro_pfedbayes.inference.mcmc import nuts_draws
-    from pyro_pfedbayes.inference.onboarding import onboard
-    from pyro_pfedbayes.inference.posterior import to_datatree
-    from pyro_pfedbayes.inference.predictive import posterior_predictive
-    from pyro_pfedbayes.inference.quality import client_quality, plot_trace, trace_predictions
-    from pyro_pfedbayes.inference.reparameterization import Flipout, LocalReparameterization
+    from pyro_pfedbayes.measures.detection import auroc, fpr_at_tpr
+    from pyro_pfedbayes.measures.entropy import entropy_split
+    from pyro_pfedbayes.measures.interval_scores import (
+        central_interval,
+        crps,
+        interval_report,
+        pit_values,
+    )
+    from pyro_pfedbayes.measures.resampling import bootstrap, bootstrap_by_client
+    from pyro_pfedbayes.measures.scores import (
+        brier_score,
+        expected_calibration_error,
+        negative_log_likelihood,
+    )
+    from pyro_pfedbayes.measures.selective import accuracy_at_coverage, aurc, risk_coverage
     from pyro_pfedbayes.models.bayesian import BayesianModel
     from pyro_pfedbayes.models.likelihoods import Categorical
     from pyro_pfedbayes.models.networks import mlp, vgg
@@ -42,23 +68,6 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.models.program import ProgramModel
     from pyro_pfedbayes.models.roles import Private
     from pyro_pfedbayes.models.spec import DataSpec
-    from pyro_pfedbayes.moments import MomentAccumulator, barycentre
-    from pyro_pfedbayes.number_scores import central_interval, crps, interval_report, pit_values
-    from pyro_pfedbayes.ood import auroc, fpr_at_tpr
-    from pyro_pfedbayes.partition import (
-        Partition,
-        partition_column,
-        partition_dirichlet,
-        partition_labels,
-        partition_quantity,
-    )
-    from pyro_pfedbayes.resampling import bootstrap, bootstrap_by_client
-    from pyro_pfedbayes.selective import accuracy_at_coverage, aurc, risk_coverage
-    from pyro_pfedbayes.uncertainty import (
-        brier_score,
-        expected_calibration_error,
-        negative_log_likelihood,
-    )
 
 _here = Path(__file__).parent
 if not (_here / "models").is_dir() and (_here.parent / "models" / "bayesian.py").is_file():
@@ -69,61 +78,61 @@ if not (_here / "models").is_dir() and (_here.parent / "models" / "bayesian.py")
 _HOMES = {
     "BayesianModel": "models.bayesian",
     "Categorical": "models.likelihoods",
-    "ClientELBO": "inference.elbo",
+    "ClientELBO": "inference.objective.elbo",
     "DataSpec": "models.spec",
-    "Dataset": "datasets",
-    "FederatedData": "clients",
-    "Federation": "inference.federation",
-    "Flipout": "inference.reparameterization",
-    "LocalReparameterization": "inference.reparameterization",
-    "MeanFieldGaussian": "gaussian",
-    "MeanFieldGuide": "inference.guides",
-    "MomentAccumulator": "moments",
+    "Dataset": "data.datasets",
+    "FederatedData": "data.clients",
+    "Federation": "inference.federation.loop",
+    "Flipout": "inference.objective.handlers",
+    "LocalReparameterization": "inference.objective.handlers",
+    "MeanFieldGaussian": "gaussians.mean_field",
+    "MeanFieldGuide": "inference.beliefs.guides",
+    "MomentAccumulator": "gaussians.barycentre",
     "PFedBayes": "inference.algorithms.pfedbayes",
-    "Partition": "partition",
+    "Partition": "data.partitions.schemes",
     "Private": "models.roles",
     "ProgramModel": "models.program",
-    "Result": "inference.federation",
-    "SiteBelief": "inference.beliefs",
+    "Result": "inference.federation.loop",
+    "SiteBelief": "inference.beliefs.sites",
     "UserError": "errors",
-    "accuracy_at_coverage": "selective",
-    "adaptive_calibration_error": "calibration",
-    "algorithm_class": "experiments.registry",
-    "apply_temperature": "calibration",
-    "aurc": "selective",
-    "auroc": "ood",
-    "barycentre": "moments",
-    "bootstrap": "resampling",
-    "bootstrap_by_client": "resampling",
-    "brier_score": "uncertainty",
-    "central_interval": "number_scores",
-    "client_quality": "inference.quality",
-    "crps": "number_scores",
-    "entropy_split": "entropy",
-    "expected_calibration_error": "uncertainty",
-    "fit_temperature": "calibration",
-    "fpr_at_tpr": "ood",
-    "interval_report": "number_scores",
-    "kl_divergence": "gaussian",
-    "load_dataset": "datasets",
-    "load_datatree": "datatree",
+    "accuracy_at_coverage": "measures.selective",
+    "adaptive_calibration_error": "measures.calibration",
+    "algorithm_class": "experiments.config.registry",
+    "apply_temperature": "measures.calibration",
+    "aurc": "measures.selective",
+    "auroc": "measures.detection",
+    "barycentre": "gaussians.barycentre",
+    "bootstrap": "measures.resampling",
+    "bootstrap_by_client": "measures.resampling",
+    "brier_score": "measures.scores",
+    "central_interval": "measures.interval_scores",
+    "client_quality": "inference.diagnostics.data_quality",
+    "crps": "measures.interval_scores",
+    "entropy_split": "measures.entropy",
+    "expected_calibration_error": "measures.scores",
+    "fit_temperature": "measures.calibration",
+    "fpr_at_tpr": "measures.detection",
+    "interval_report": "measures.interval_scores",
+    "kl_divergence": "gaussians.mean_field",
+    "load_dataset": "data.datasets",
+    "load_datatree": "datatree.tree",
     "mlp": "models.networks",
-    "negative_log_likelihood": "uncertainty",
-    "nuts_draws": "inference.mcmc",
-    "onboard": "inference.onboarding",
-    "partition_column": "partition",
-    "partition_dirichlet": "partition",
-    "partition_labels": "partition",
-    "partition_quantity": "partition",
-    "pit_values": "number_scores",
-    "plot_trace": "inference.quality",
-    "posterior_predictive": "inference.predictive",
+    "negative_log_likelihood": "measures.scores",
+    "nuts_draws": "inference.diagnostics.nuts",
+    "onboard": "inference.federation.onboarding",
+    "partition_column": "data.partitions.schemes",
+    "partition_dirichlet": "data.partitions.schemes",
+    "partition_labels": "data.partitions.schemes",
+    "partition_quantity": "data.partitions.schemes",
+    "pit_values": "measures.interval_scores",
+    "plot_trace": "inference.diagnostics.data_quality",
+    "posterior_predictive": "inference.predictive.draws",
     "pretrained": "models.pretrained",
-    "reliability_curve": "calibration",
-    "risk_coverage": "selective",
-    "save_datatree": "datatree",
-    "to_datatree": "inference.posterior",
-    "trace_predictions": "inference.quality",
+    "reliability_curve": "measures.calibration",
+    "risk_coverage": "measures.selective",
+    "save_datatree": "datatree.tree",
+    "to_datatree": "inference.posterior.tree",
+    "trace_predictions": "inference.diagnostics.data_quality",
     "vgg": "models.networks",
 }
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.clients import FederatedData
-from pyro_pfedbayes.datasets import Dataset, load_dataset
+from pyro_pfedbayes.data.clients import FederatedData
+from pyro_pfedbayes.data.datasets import Dataset, load_dataset
+from pyro_pfedbayes.data.partitions.schemes import Partition, partition_labels
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
 from pyro_pfedbayes.models.networks import mlp
-from pyro_pfedbayes.partition import Partition, partition_labels
 
 CLASSES = 3
 

@@ -13,15 +13,15 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.clients import FederatedData
-from pyro_pfedbayes.datasets import Dataset
-from pyro_pfedbayes.inference.algorithms.base import Algorithm, ClientUpdate, Cohort, Round, Tensors
-from pyro_pfedbayes.inference.cohort import CohortWork
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.state import FederationState
+from pyro_pfedbayes.data.clients import FederatedData
+from pyro_pfedbayes.data.datasets import Dataset
+from pyro_pfedbayes.data.partitions.schemes import Partition
+from pyro_pfedbayes.inference.algorithm import Algorithm, ClientUpdate, Cohort, Round, Tensors
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.federation.cohort import CohortWork
+from pyro_pfedbayes.inference.federation.state import FederationState
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
-from pyro_pfedbayes.partition import Partition
 
 TARGETS = (1.0, 3.0)
 SIZES = (2, 6)

@@ -1,1 +1,1 @@
-"""Tables of methods by data sets: what they declare, how their runs are made, and how they are told."""
+"""Tables of methods by data sets: declared, run, collected, rendered; imports runs and reports."""

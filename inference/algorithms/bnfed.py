@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithms.base import (
+from pyro_pfedbayes.inference.algorithm import (
     ClientUpdate,
     Cohort,
     Judged,
@@ -19,18 +19,18 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.point import PointMethod
-from pyro_pfedbayes.inference.beliefs import Belief
-from pyro_pfedbayes.inference.descent import descend
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.features import class_count, sequential
-from pyro_pfedbayes.inference.matching import (
+from pyro_pfedbayes.inference.algorithms.components.features import class_count, sequential
+from pyro_pfedbayes.inference.algorithms.components.neuron_matching import (
     BIAS_MEAN,
     Layers,
     PFNMSettings,
     match_networks,
 )
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
+from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief, point_layout
+from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator, seed_for
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithms.base import (
+from pyro_pfedbayes.inference.algorithm import (
     ClientUpdate,
     Cohort,
     Judged,
@@ -22,12 +22,12 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.point import PERSONAL, PointMethod
-from pyro_pfedbayes.inference.descent import descend, mean_nll, nll
-from pyro_pfedbayes.inference.engine import ClientObjective, GradientEngine
-from pyro_pfedbayes.inference.features import last_layer, sequential
-from pyro_pfedbayes.inference.point_belief import THETA, point_layout
-from pyro_pfedbayes.inference.server import averaged_into
+from pyro_pfedbayes.inference.algorithms.components.features import last_layer, sequential
+from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
+from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
+from pyro_pfedbayes.inference.engine.client_step import ClientObjective, GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import descend, mean_nll, nll
+from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["CD2PFed", "Channels", "DistillationObjective", "channels_at"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyro_pfedbayes.inference.algorithms.base import Cohort, Judged, Tensors
+from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Tensors
+from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
-from pyro_pfedbayes.inference.algorithms.point import PERSONAL
-from pyro_pfedbayes.inference.descent import Descent, descend
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import Descent, descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["FedAvgFineTuned"]

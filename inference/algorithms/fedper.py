@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors
-from pyro_pfedbayes.inference.algorithms.split import OWN, SplitMethod
-from pyro_pfedbayes.inference.descent import descend
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
+from pyro_pfedbayes.inference.algorithms.components.split import OWN, SplitMethod
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import descend
 
 __all__ = ["FedPer"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pyro_pfedbayes.clients import BatchPlan
-from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors
-from pyro_pfedbayes.inference.algorithms.point import PERSONAL
-from pyro_pfedbayes.inference.algorithms.split import OWN, SplitMethod, steps_for_head
-from pyro_pfedbayes.inference.descent import Descent, descend
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA
+from pyro_pfedbayes.data.clients import BatchPlan
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
+from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
+from pyro_pfedbayes.inference.algorithms.components.split import OWN, SplitMethod, steps_for_head
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import Descent, descend
 
 __all__ = ["FedRep"]
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithms.base import (
+from pyro_pfedbayes.inference.algorithm import (
     ClientUpdate,
     Cohort,
     Judged,
@@ -22,13 +22,17 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.point import PointMethod
-from pyro_pfedbayes.inference.beliefs import Belief
-from pyro_pfedbayes.inference.descent import counted, descend, mean_nll
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.features import class_count, feature_size, features
-from pyro_pfedbayes.inference.memory import embedded
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
+from pyro_pfedbayes.inference.algorithms.components.feature_memory import embedded
+from pyro_pfedbayes.inference.algorithms.components.features import (
+    class_count,
+    feature_size,
+    features,
+)
+from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief, point_layout
+from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import counted, descend, mean_nll
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator
 

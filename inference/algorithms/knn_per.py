@@ -11,13 +11,19 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithms.base import Cohort, Judged, Tensors
+from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Tensors
+from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
+    EMPTY,
+    LABELS,
+    MEMORY,
+    embedded,
+    remembered,
+)
+from pyro_pfedbayes.inference.algorithms.components.features import feature_size, features
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
-from pyro_pfedbayes.inference.beliefs import Belief
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.features import feature_size, features
-from pyro_pfedbayes.inference.memory import EMPTY, LABELS, MEMORY, embedded, remembered
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief, point_layout
+from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief, point_layout
+from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["KNNPer", "neighbour_probabilities"]

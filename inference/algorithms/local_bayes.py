@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Round, Tensors
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.local import Local
-from pyro_pfedbayes.inference.beliefs import Belief
-from pyro_pfedbayes.inference.descent import batch, nll
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.noise import NoiseStreams
-from pyro_pfedbayes.inference.optimizer import RowAdam
-from pyro_pfedbayes.inference.point_belief import THETA
-from pyro_pfedbayes.inference.prefixes import prefixed, under
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.noise import NoiseStreams
+from pyro_pfedbayes.inference.engine.optimizer import RowAdam
+from pyro_pfedbayes.inference.engine.point_descent import batch, nll
+from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithms.base import (
+from pyro_pfedbayes.inference.algorithm import (
     ClientUpdate,
     Cohort,
     Judged,
@@ -18,11 +18,11 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.point import PERSONAL, PointMethod
-from pyro_pfedbayes.inference.descent import descend
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA
-from pyro_pfedbayes.inference.server import averaged
+from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import descend
+from pyro_pfedbayes.inference.server.rules import averaged
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["OracleCluster"]

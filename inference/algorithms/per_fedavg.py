@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithms.base import ClientUpdate, Cohort, Judged, Round, Tensors
-from pyro_pfedbayes.inference.algorithms.point import PERSONAL, PointMethod
-from pyro_pfedbayes.inference.descent import Descent, batch, descend, nll
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.point_belief import THETA
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors
+from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import Descent, batch, descend, nll
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["PerFedAvg"]

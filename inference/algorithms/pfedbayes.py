@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.clients import inverse_softplus
-from pyro_pfedbayes.inference.algorithms.base import (
+from pyro_pfedbayes.inference.algorithm import (
     ClientUpdate,
     Cohort,
     Judged,
@@ -20,8 +20,9 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.settings import check_families, check_settings
-from pyro_pfedbayes.inference.beliefs import (
+from pyro_pfedbayes.inference.algorithms.components.settings import check_families, check_settings
+from pyro_pfedbayes.inference.beliefs.client_objective import POINT
+from pyro_pfedbayes.inference.beliefs.sites import (
     Belief,
     SiteBelief,
     all_names,
@@ -32,23 +33,22 @@ from pyro_pfedbayes.inference.beliefs import (
     shared_upload,
     w_of,
 )
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.estimators import EstimatorKind
-from pyro_pfedbayes.inference.follower import Follower
-from pyro_pfedbayes.inference.kinds import of_clients, update_kinds
-from pyro_pfedbayes.inference.lifted import POINT
-from pyro_pfedbayes.inference.noise import NoiseStreams
-from pyro_pfedbayes.inference.optimizer import RowAdam, moment_of, split_moments
-from pyro_pfedbayes.inference.prefixes import prefixed, under
-from pyro_pfedbayes.inference.schedules import Phase, Schedule
-from pyro_pfedbayes.inference.screening import (
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.noise import NoiseStreams
+from pyro_pfedbayes.inference.engine.optimizer import RowAdam, moment_of, split_moments
+from pyro_pfedbayes.inference.engine.schedules import Phase, Schedule
+from pyro_pfedbayes.inference.objective.estimators import EstimatorKind
+from pyro_pfedbayes.inference.server.kinds import of_clients, update_kinds
+from pyro_pfedbayes.inference.server.localized import Follower
+from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
+from pyro_pfedbayes.inference.server.rules import averaged, momentum_step, project
+from pyro_pfedbayes.inference.server.screening import (
     Screening,
     held_out_scores,
     placed,
     screen,
     unscreened,
 )
-from pyro_pfedbayes.inference.server import averaged, momentum_step, project
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithms.base import (
+from pyro_pfedbayes.inference.algorithm import (
     ClientUpdate,
     Cohort,
     Judged,
@@ -24,22 +24,23 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.point import PointMethod
-from pyro_pfedbayes.inference.algorithms.split import mask_of
-from pyro_pfedbayes.inference.beliefs import Belief
-from pyro_pfedbayes.inference.class_tree import class_tree
-from pyro_pfedbayes.inference.descent import counted, descend
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.features import (
+from pyro_pfedbayes.inference.algorithms.components.class_tree import class_tree
+from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
+    EMPTY,
+    LABELS,
+    MEMORY,
+    embedded,
+    remembered,
+)
+from pyro_pfedbayes.inference.algorithms.components.features import (
     class_count,
     feature_size,
     features,
     features_at,
     last_layer,
 )
-from pyro_pfedbayes.inference.memory import EMPTY, LABELS, MEMORY, embedded, remembered
-from pyro_pfedbayes.inference.point_belief import THETA, PointBelief
-from pyro_pfedbayes.inference.polya_gamma import (
+from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.algorithms.components.polya_gamma import (
     bound,
     conditional,
     mean_field,
@@ -47,7 +48,12 @@ from pyro_pfedbayes.inference.polya_gamma import (
     rbf,
     tilt,
 )
-from pyro_pfedbayes.inference.server import averaged_into
+from pyro_pfedbayes.inference.algorithms.components.split import mask_of
+from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief
+from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.point_descent import counted, descend
+from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["GPObjective", "PFedGP", "tree_probabilities"]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.families.clients import inverse_softplus
-from pyro_pfedbayes.inference.algorithms.base import (
+from pyro_pfedbayes.inference.algorithm import (
     ClientUpdate,
     Cohort,
     Judged,
@@ -19,13 +19,13 @@ from pyro_pfedbayes.inference.algorithms.base import (
     Tensors,
     Upload,
 )
-from pyro_pfedbayes.inference.algorithms.point import PERSONAL
-from pyro_pfedbayes.inference.algorithms.split import SplitMethod, steps_for_head
-from pyro_pfedbayes.inference.descent import batch, nll
-from pyro_pfedbayes.inference.engine import GradientEngine
-from pyro_pfedbayes.inference.noise import NoiseStreams
-from pyro_pfedbayes.inference.point_belief import THETA
-from pyro_pfedbayes.inference.server import averaged_into
+from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
+from pyro_pfedbayes.inference.algorithms.components.split import SplitMethod, steps_for_head
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.engine.noise import NoiseStreams
+from pyro_pfedbayes.inference.engine.point_descent import batch, nll
+from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["PFedVEM", "head_bound", "head_variance"]

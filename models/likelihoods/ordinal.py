@@ -50,7 +50,7 @@ class Ordinal(ClassLikelihood):
     ``P(y <= c | f) = 1 / (1 + exp(-(cut_c - f))),  c = 0 … C - 2``
 
     One score for all classes: the odds of exceeding a class grow by the same factor at every cutpoint (proportional
-    odds). For cutpoints that are learnt, see ``pyro_pfedbayes.models.ordinal``.
+    odds). For cutpoints that are learnt, see ``pyro_pfedbayes.models.builtin.ordinal``.
 
     Args:
         num_classes: C, at least 2.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
-from pyro_pfedbayes.moments import barycentre
+from pyro_pfedbayes.gaussians.barycentre import barycentre
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 
 __all__ = ["GaussianRows", "column_blocks", "moments", "shares"]
 
@@ -135,7 +135,7 @@ def shares(rows: GaussianRows, weights: Tensor) -> Tensor:
 
 
 def moments(rows: GaussianRows, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation ``[T]`` of each weight over all clients (see `pyro_pfedbayes.moments.barycentre`).
+    """Mean and standard deviation ``[T]`` of each weight over all clients, as in `pyro_pfedbayes.gaussians.barycentre`.
 
     Raises:
         UserError: As `shares`.

@@ -12,10 +12,15 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from pyro_pfedbayes.datatree import load_datatree
-from pyro_pfedbayes.experiments.cli import main
-from pyro_pfedbayes.experiments.config import Config, parse_config, read_source, with_settings
-from pyro_pfedbayes.experiments.progress import Progress, make_progress
+from pyro_pfedbayes.datatree.tree import load_datatree
+from pyro_pfedbayes.experiments.cli.main import main
+from pyro_pfedbayes.experiments.config.sections import (
+    Config,
+    parse_config,
+    read_source,
+    with_settings,
+)
+from pyro_pfedbayes.experiments.runs.progress import Progress, make_progress
 
 # Partial participation, all three phases, and a checkpoint that is older than some rounds.
 TINY: dict[str, Any] = {

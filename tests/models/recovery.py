@@ -10,14 +10,14 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_pfedbayes.clients import FederatedData
-from pyro_pfedbayes.datasets import Dataset
+from pyro_pfedbayes.data.clients import FederatedData
+from pyro_pfedbayes.data.datasets import Dataset
+from pyro_pfedbayes.data.partitions.schemes import Partition
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
-from pyro_pfedbayes.inference.federation import Federation, Result
+from pyro_pfedbayes.inference.federation.loop import Federation, Result
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.settings import pyro_local
 from pyro_pfedbayes.models.sites import seeded, site_trace
-from pyro_pfedbayes.partition import Partition
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from pyro_pfedbayes.families import ClientFamily, FullRankNormal, MeanField, MeanFieldNormal
-from pyro_pfedbayes.gaussian import MeanFieldGaussian
-from pyro_pfedbayes.moments import barycentre
+from pyro_pfedbayes.gaussians.barycentre import barycentre
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from tests.helpers import message
 from tests.pyro_pfedbayes.families.helpers import CLIENTS, WEIGHTS, mean_kl, minimise, rows_of
 

@@ -1,0 +1,1 @@
+"""The command line, one command group a file; imports everything below."""

@@ -1,0 +1,175 @@
+"""The command ``table``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyro_pfedbayes.experiments.cli.run import Stopped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyro_pfedbayes.experiments.tables.declaration.plan import Plan
+    from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
+    from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
+
+__all__ = ["table"]
+
+
+def table(
+    spec: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE | SPEC.toml", help="A table that `pfedbayes list` names, or a file."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Folder of the table. Default: tables/NAME."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs side by side.")
+    ] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which runs there would be, and stop.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Make failed runs anew.")] = False,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where downloaded data sets are, or go.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = None,
+) -> None:
+    """Run methods on data sets over seeds, tuned alike, and write the table.
+
+    The same command carries a table on: finished runs stay, one that was stopped goes on where it stood.
+
+    Example: [dim]pfedbayes table digits-quick -o tables/quick --jobs 2[/]
+    """
+    from rich.console import Console
+
+    from pyro_pfedbayes.experiments.runs.folder import writing
+    from pyro_pfedbayes.experiments.runs.lock import locked
+    from pyro_pfedbayes.experiments.tables.declaration.plan import make_plan
+    from pyro_pfedbayes.experiments.tables.declaration.reader import read_spec
+    from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
+    from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
+    from pyro_pfedbayes.experiments.tables.execution.trial import try_out
+
+    given = {"data.dir": data_dir, "run.device": device}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    where = f"{spec}: " if spec.endswith(".toml") else f"table {spec}: "
+    plan = make_plan(read_spec(spec), where, options)
+    path = out if out is not None else Path("tables") / Path(spec).stem
+    folder, console = TableFolder(path), Console(emoji=False)
+    schedule = Schedule(plan, folder)
+    with console.status("trying all methods out on their data"):
+        skipped = try_out(schedule, where, retry=retry, download=not dry_run)
+    if dry_run:
+        folder.check(plan)
+        _show_plan(schedule, skipped, console)
+        return
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with locked(path, wait=1.0):
+        folder.claim(plan)
+        if retry:
+            folder.forget_failures()
+        hint = _again(spec, {"-o": out, "--data-dir": data_dir, "--device": device}, jobs)
+        _fill(plan, folder, jobs, console, hint)
+
+
+def _fill(plan: Plan, folder: TableFolder, jobs: int, console: Console, hint: str) -> None:
+    """Make the runs, write the results, and show the overview.
+
+    Raises:
+        typer.Exit: With code 1, if the table lacks figures because runs failed.
+    """
+    from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted
+    from pyro_pfedbayes.experiments.tables.execution.pool import Alone, Pool
+    from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
+    from pyro_pfedbayes.experiments.tables.execution.supervisor import conduct
+    from pyro_pfedbayes.experiments.tables.pages.files import write_files
+    from pyro_pfedbayes.experiments.tables.results.collect import collect
+
+    schedule, keep = Schedule(plan, folder), plan.spec.head.keep_checkpoints
+    runner = Pool(jobs, keep) if jobs > 1 else Alone(keep)
+
+    def refresh() -> None:
+        write_files(collect(schedule), folder.path)
+
+    try:
+        conduct(schedule, runner, console, hint, refresh)
+    except Interrupted as stop:
+        refresh()
+        raise Stopped(str(stop)) from None
+    refresh()
+    _show_results(schedule, console)
+
+
+def _show_plan(schedule: Schedule, skipped: list[str], console: Console) -> None:
+    from pyro_pfedbayes.experiments.runs.result_tables import counted
+
+    plan = schedule.plan
+    for cell in plan.cells:
+        tried = sum(map(len, cell.tuning))
+        tuning = f"{counted(len(cell.points), 'point')} tried in {counted(tried, 'run')}, "
+        text = f"{cell.entry.label} {cell.method.name}: {tuning if tried else ''}"
+        first = cell.final[0]
+        text += f"{counted(len(first), 'run')} of {counted(first[0].rounds, 'round')}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    total, left = schedule.total(), len(schedule.left())
+    text = f"{counted(len(plan.cells), 'cell')}, {counted(total, 'run')}, {left} of them still to be made"
+    for line in (text, *skipped):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_results(schedule: Schedule, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from pyro_pfedbayes.experiments.runs.result_tables import plain_title
+    from pyro_pfedbayes.experiments.tables.pages.document import Heading, Sheet
+    from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
+    from pyro_pfedbayes.experiments.tables.results.collect import collect
+    from pyro_pfedbayes.experiments.tables.results.failures import (
+        dropped_line,
+        failures,
+        lacking_line,
+    )
+
+    results = collect(schedule)
+    for block in lay_out(results).blocks:
+        if isinstance(block, Heading):
+            break
+        if isinstance(block, Sheet):
+            # Not the table's own title, which would be wrapped to its width.
+            console.print(plain_title(block.caption))
+            shown = Table(box=box.SIMPLE, pad_edge=False)
+            for number, heading in enumerate(block.columns):
+                shown.add_column(Text(heading), justify="right" if number else "left")
+            for row in block.rows:
+                shown.add_row(*(Text(m.text, style="bold" if m.bold else "") for m in row))
+            console.print(shown)
+    found = failures(results, schedule.folder)
+    files = f"{schedule.folder.path}: table.md, table.html, table.tex, results.csv"
+    for line in (dropped_line(found), f"everything is in {files}"):
+        if line is not None:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    lacking = lacking_line(found)
+    if lacking is not None:
+        typer.echo(f"pfedbayes: {lacking}", err=True)
+        raise typer.Exit(1)
+
+
+def _again(spec: str, options: Mapping[str, Path | str | None], jobs: int) -> str:
+    parts = ["pfedbayes table", spec]
+    parts += [f"{name} {value}" for name, value in options.items() if value is not None]
+    parts += [] if jobs == 1 else [f"--jobs {jobs}"]
+    return f"`{' '.join(parts)}` goes on"

@@ -1,0 +1,1 @@
+"""Experiment files: sections, registry, names and model files; imports inference and models."""

@@ -1,0 +1,201 @@
+"""Builders of models: the built-in ones by name, a user's own from a file, and the options that each takes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.experiments.config.registry import MODELS, known
+
+__all__ = [
+    "build",
+    "builder",
+    "file_and_function",
+    "is_file",
+    "options_schema",
+    "own_files",
+]
+
+Builder = Callable[..., Any]
+
+
+def is_file(name: str) -> bool:
+    """Whether a model's name means a function in a file: ``my_models.py:robust_mlp``."""
+    return ".py" in name
+
+
+def file_and_function(name: str) -> tuple[Path, str]:
+    """The file, in full, and the function that a name means.
+
+    Raises:
+        UserError: No such file, or no function named.
+    """
+    file, colon, function = name.rpartition(":")
+    if not colon or not file.endswith(".py") or not function.isidentifier():
+        raise UserError(
+            f"model.name is {name!r}; give FILE.py:FUNCTION, or a name that is built in"
+        )
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise UserError(f"model.name is {name!r}, but there is no file {file}")
+    return path, function
+
+
+def builder(name: str) -> Builder:
+    """The function behind a model's name.
+
+    It takes a `DataSpec` and keyword options, and returns a model. A function in a user's file that takes ``x`` and
+    ``y`` instead is a Pyro program of one client.
+
+    Raises:
+        UserError: No such built-in model, file or function, or a file that cannot be imported.
+    """
+    if not is_file(name):
+        module, attribute, _ = MODELS[known("model", name, MODELS)]
+        found: Builder = getattr(importlib.import_module(module), attribute)
+        return found
+    path, function = file_and_function(name)
+    return _checked(_imported(path, _digest(path)), path, function)
+
+
+def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
+    """Make the model that a name means, for data of some kind.
+
+    Args:
+        name: Built in, or ``FILE.py:FUNCTION``.
+        options: Keyword options of its builder.
+        spec: A `DataSpec`.
+
+    Raises:
+        UserError: What the builder refuses; what goes wrong in a user's file, with its line.
+    """
+    from pyro_pfedbayes.models.bayesian import BayesianModel
+    from pyro_pfedbayes.models.program import ProgramModel
+
+    make = builder(name)
+    try:
+        model = ProgramModel(make, spec) if _is_program(make) else make(spec, **options)
+        if isinstance(model, ProgramModel) and not is_file(name):
+            model.name = name
+    except UserError:
+        raise
+    except Exception as problem:
+        if not is_file(name):
+            raise
+        raise UserError(f"model {name}: {_where(problem, name)}") from problem
+    if not isinstance(model, BayesianModel | ProgramModel):
+        raise UserError(
+            f"model {name} returned {type(model).__name__}; return a BayesianModel or a ProgramModel"
+        )
+    return model
+
+
+@functools.lru_cache(maxsize=64)
+def options_schema(name: str) -> type[BaseModel]:
+    """The keyword options of a model's builder, as a section that checks them.
+
+    Raises:
+        UserError: As `builder`.
+    """
+    make = builder(name)
+    fields: dict[str, Any] = {}
+    if not _is_program(make):
+        try:
+            hints = typing.get_type_hints(make)
+        except NameError:
+            hints = {}
+        for parameter in list(inspect.signature(make).parameters.values())[1:]:
+            if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                continue
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    return create_model(
+        "ModelOptions", __config__=ConfigDict(extra="forbid", frozen=True, strict=True), **fields
+    )
+
+
+def own_files(name: str) -> list[Path]:
+    """The user's file that a model's name means, and what it imports from its folder; none if the model is built in."""
+    if not is_file(name):
+        return []
+    path, _ = file_and_function(name)
+    _imported(path, _digest(path))
+    inside = {
+        Path(file).resolve()
+        for file in (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        if file is not None and file.endswith(".py") and Path(file).is_file()
+    }
+    # A folder may be that of the whole project: only what lies right beside the file, or in packages there, goes along.
+    return [path, *sorted(f for f in inside if path.parent in f.parents and f != path)]
+
+
+def _checked(module: ModuleType, path: Path, function: str) -> Builder:
+    found = getattr(module, function, None)
+    if not callable(found):
+        names = [k for k, v in vars(module).items() if inspect.isfunction(v) and k[0] != "_"]
+        own = [k for k in names if getattr(module, k).__module__ == module.__name__]
+        raise UserError(
+            f"{path.name} has no function {function!r}{nearest(function, own)} "
+            f"(it has: {', '.join(own) or 'none'})"
+        )
+    if not inspect.signature(found).parameters:
+        raise UserError(
+            f"{path.name}: {function} takes nothing; write def {function}(data, *, option=default) "
+            f"that returns a model, or a program def {function}(x, y=None)"
+        )
+    return typing.cast(Builder, found)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _is_program(make: Builder) -> bool:
+    return list(inspect.signature(make).parameters)[:2] == ["x", "y"]
+
+
+@functools.lru_cache(maxsize=16)
+def _imported(path: Path, digest: str) -> ModuleType:
+    """Import a user's file once for each content it has."""
+    name = f"_pfedbayes_model_{digest[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # For what the file imports from beside it, and for dataclasses, which look their module up.
+    sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        del sys.modules[name]
+        raise UserError(f"cannot import {path}: {_where(problem, str(path))}") from problem
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _where(problem: Exception, name: str) -> str:
+    """What went wrong in a user's file, with its last line in it."""
+    text = f"{type(problem).__name__}: {problem}"
+    if isinstance(problem, SyntaxError):
+        return text
+    file = str(file_and_function(name)[0]) if ":" in name and is_file(name) else name
+    line, trace = None, problem.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return text if line is None else f"line {line}: {text}"

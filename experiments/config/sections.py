@@ -1,0 +1,381 @@
+"""Configurations: sections, where they come from, and what is wrong with them in one line.
+
+Later sources win: defaults, then a preset or a TOML file, then ``--set`` and the options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.experiments.config.model_files import file_and_function, is_file, options_schema
+from pyro_pfedbayes.experiments.config.registry import (
+    MODELS,
+    algorithm_class,
+    default_model,
+    known,
+    preset_names,
+    preset_text,
+)
+from pyro_pfedbayes.experiments.config.validation_messages import told
+
+__all__ = [
+    "Config",
+    "DataSection",
+    "ModelSection",
+    "RunSection",
+    "Source",
+    "Tree",
+    "parse_config",
+    "parse_setting",
+    "read_source",
+    "with_settings",
+]
+
+Tree = dict[str, dict[str, Any]]
+"""A configuration as TOML has it: values by key by section."""
+
+
+# What a random generator and an attribute of a netCDF file both hold.
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_SEEDS = "an integer from 0 to 2**63 - 1"
+Participation = (
+    Annotated[int, Field(ge=1)]
+    | Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    | Literal["all"]
+)
+"""1 is one client, 1.0 is all of them."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataSection(_Section):
+    """Which examples, and who holds them. None: the default that goes with the rest, see `resolve`."""
+
+    name: str = "digits"
+    dir: str | None = None
+    split: Literal["small", "medium", "large"] | None = None
+    scheme: Literal["blocks", "rotating", "random", "dirichlet", "quantity", "column"] | None = None
+    clients: int | None = Field(None, ge=1)
+    labels_per_client: int | None = Field(None, ge=1)
+    train_per_class: int | None = Field(None, ge=1)
+    test_per_class: int | None = Field(None, ge=0)
+    alpha: float | None = Field(None, gt=0)
+    column: str | int | None = Field(None, description="the name or the index of a column")
+    test_fraction: float | None = Field(None, ge=0, lt=1)
+    validation: float = Field(0.1, ge=0, lt=1)
+    scaling: Literal["plain", "standard"] = "standard"
+    target: Literal["auto", "class", "number"] | None = None
+    target_scaling: Literal["plain", "standard"] | None = None
+    seed: Seed | None = Field(None, description=_SEEDS)
+    corrupt_clients: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, description="a list of clients' numbers, such as [7, 8, 9]"
+    )
+    corruption: Literal["labels", "few", "noise", "blur", "rotation"] | None = None
+    corruption_strength: int | None = Field(None, ge=1, le=5)
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """Which model, and the options of its builder.
+
+    Attributes:
+        name: A built-in model, or ``FILE.py:FUNCTION`` with the file's path in full.
+        options: Keyword options of the builder, all of them.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+
+    def model_dump(self) -> dict[str, Any]:
+        """Name and options side by side, as a file has them."""
+        return {"name": self.name, **self.options}
+
+
+class RunSection(_Section):
+    """How long, where, and what is written when."""
+
+    rounds: int = Field(100, ge=1)
+    participation: Participation = Field(
+        "all", description="a number of clients, a fraction up to 1.0, or 'all'"
+    )
+    seed: Seed = Field(0, description=_SEEDS)
+    device: str = "auto"
+    engine: str = "auto"
+    chunk: int = Field(32, ge=1)
+    eval_every: int = Field(10, ge=0)
+    eval_draws: int = Field(20, ge=1)
+    checkpoint_every: int = Field(10, ge=1)
+    posterior_draws: int = Field(20, ge=0)
+    foreign: Literal["auto", "none", "digits", "mnist", "fmnist", "cifar10"] = "auto"
+    shifts: bool = True
+    out: str | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole configuration, checked.
+
+    Attributes:
+        data: Section ``data``.
+        model: Section ``model``.
+        algorithm: The algorithm's settings, an instance of its dataclass.
+        run: Section ``run``.
+    """
+
+    data: DataSection
+    model: ModelSection
+    algorithm: Any
+    run: RunSection
+
+    def tree(self) -> Tree:
+        """All values by section and key; those that are None are left out, as TOML has no word for them."""
+        sections: Tree = {
+            "data": self.data.model_dump(),
+            "model": self.model.model_dump(),
+            "algorithm": {"name": self.algorithm.name, **dataclasses.asdict(self.algorithm)},
+            "run": self.run.model_dump(exclude={"out"}),
+        }
+        # Through JSON, so that it equals what comes back from a file: lists, not tuples.
+        found: Tree = json.loads(
+            json.dumps(
+                {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
+            )
+        )
+        return found
+
+    def toml(self) -> str:
+        """The text of a configuration file that says the same."""
+        import tomli_w
+
+        return tomli_w.dumps(self.tree())
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a configuration begins.
+
+    Attributes:
+        label: Short name for folders and reports: the preset's, or the file's stem.
+        preset: Whether it is a preset of the package.
+        tree: Its values.
+    """
+
+    label: str
+    preset: bool
+    tree: Tree
+
+
+def read_source(given: str | None, settings: Iterable[tuple[str, Any]] = ()) -> Source:
+    """Read a preset or a file.
+
+    Args:
+        given: A preset's name or a path that ends in ``.toml``; None for the preset that goes with the data set
+            named in ``settings``, ``digits`` if none is.
+        settings: Pairs of ``section.key`` and value that will be laid over it.
+
+    Raises:
+        UserError: An unknown name, a file that cannot be read, or text that is not TOML.
+    """
+    if given is None:
+        return _default_source(dict(settings))
+    if not given.endswith(".toml"):
+        if Path(given).exists():
+            raise UserError(f"{given} is neither a preset nor a file that ends in .toml")
+        return Source(given, True, _toml(preset_text(given), f"preset {given}"))
+    try:
+        text = Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"cannot read {given}: {reason}") from problem
+    tree = _toml(text, given)
+    _check_sections(tree, f"{given}: ")
+    return Source(Path(given).stem, False, tree)
+
+
+def with_settings(
+    tree: Mapping[str, Mapping[str, Any]], settings: Iterable[tuple[str, Any]]
+) -> Tree:
+    """A copy of ``tree`` with pairs of ``section.key`` and value laid over it.
+
+    Another ``algorithm.name`` or ``model.name`` drops the old one's settings that it does not know.
+    """
+    out = {section: dict(values) for section, values in tree.items()}
+    # Names first, so that what is set beside a name is meant for it.
+    for name, value in sorted(settings, key=lambda pair: not pair[0].endswith(".name")):
+        section, _, key = name.partition(".")
+        known_keys = _keys_of(name, value)
+        if known_keys is not None and value != out.get(section, {}).get("name"):
+            out[section] = {k: v for k, v in out.get(section, {}).items() if k in known_keys}
+        out.setdefault(section, {})[key] = value
+    return out
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Take ``section.key=value`` apart; the value is read as TOML, or else as a bare text.
+
+    Raises:
+        UserError: It has another form.
+
+    Example:
+        >>> parse_setting("algorithm.zeta=0.5"), parse_setting("data.name=mnist")
+        (('algorithm.zeta', 0.5), ('data.name', 'mnist'))
+    """
+    name, equals, value = text.partition("=")
+    name, value = name.strip(), value.strip()
+    parts = name.split(".")
+    if not equals or len(parts) != 2 or not all(parts):
+        raise UserError(f"--set {text}: give section.key=value, such as --set algorithm.zeta=1.0")
+    if parts[0] not in _SECTIONS:
+        raise UserError(f"--set {text}: {_unknown_section(parts[0])}")
+    return name, toml_value(value)
+
+
+def toml_value(text: str) -> Any:
+    """A value as TOML would read it; text that is not TOML stands for itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
+    """Check a configuration.
+
+    Args:
+        tree: Values by section and key.
+        where: How messages begin, such as ``"mine.toml: "``.
+
+    Raises:
+        UserError: Unknown sections, keys and names (with the nearest right one), values of another type or
+            out of range.
+    """
+    _check_sections(tree, where)
+    settings = dict(tree.get("algorithm", {}))
+    name = settings.pop("name", "pfedbayes")
+    if not isinstance(name, str):
+        raise UserError(f"{where}algorithm.name must be a text, not {name!r}")
+    kind = algorithm_class(name)
+    model, options = _model_and_options(tree, where)
+    schemas: dict[str, tuple[type[BaseModel], Any]] = {
+        "data": (DataSection, tree.get("data", {})),
+        "model": (options_schema(model), options),
+        "algorithm": (settings_schema(name), settings),
+        "run": (RunSection, tree.get("run", {})),
+    }
+    problems: list[str] = []
+    checked: dict[str, Any] = {}
+    for section, (schema, values) in schemas.items():
+        try:
+            # As JSON, strict: 1 may stand for 1.0, but neither "1" nor true for 1.
+            checked[section] = schema.model_validate_json(json.dumps(values, default=str))
+        except ValidationError as error:
+            # A union reports all its branches, and a list its entries: one line a key will do.
+            by_key = {str(d["loc"][0]): told(section, schema, d) for d in reversed(error.errors())}
+            problems += reversed(by_key.values())
+    if problems:
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        raise UserError(f"{where}" + "; ".join(problems[:3]) + more)
+    checked["model"] = ModelSection(model, checked["model"].model_dump())
+    checked["algorithm"] = _instance(kind, checked["algorithm"], where)
+    return Config(**checked)
+
+
+_SECTIONS = ("data", "model", "algorithm", "run")
+
+
+def _keys_of(name: str, value: Any) -> set[str] | None:
+    """The settings that an algorithm or a model knows, if a pair of key and value names one."""
+    if not isinstance(value, str):
+        return None
+    if name == "algorithm.name":
+        return {field.name for field in dataclasses.fields(algorithm_class(value))}
+    return set(options_schema(value).model_fields) if name == "model.name" else None
+
+
+def _model_and_options(tree: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    """The model of section ``model``, or the one that goes with the data, and the options given."""
+    options = dict(tree.get("model", {}))
+    name = options.pop("name", None)
+    if name is None:
+        name = default_model(tree.get("data", {}))
+    if not isinstance(name, str):
+        raise UserError(f"{where}model.name must be a text, not {name!r}")
+    if is_file(name):
+        path, function = file_and_function(name)
+        name = f"{path}:{function}"
+    else:
+        known("model", name, MODELS)
+    return name, options
+
+
+def _default_source(settings: Mapping[str, Any]) -> Source:
+    data = settings.get("data.name", "digits")
+    split = settings.get("data.split", "medium")
+    presets = preset_names()
+    for name in (f"{data}-{split}", str(data)):
+        if name in presets:
+            return read_source(name)
+    return Source(Path(str(data)).stem, True, {})
+
+
+def _toml(text: str, where: str) -> Tree:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise UserError(f"{where} is not valid TOML: {problem}") from problem
+
+
+@functools.cache
+def settings_schema(algorithm: str) -> type[BaseModel]:
+    """The fields of an algorithm's dataclass as a section, so that new ones appear by themselves."""
+    kind = algorithm_class(algorithm)
+    hints = typing.get_type_hints(kind)
+    fields: dict[str, Any] = {
+        field.name: (
+            hints[field.name],
+            field.default if field.default is not dataclasses.MISSING else ...,
+        )
+        for field in dataclasses.fields(kind)
+        if field.init
+    }
+    return create_model(kind.__name__, __base__=_Section, **fields)
+
+
+def _instance(kind: type[Any], settings: BaseModel, where: str) -> Any:
+    try:
+        return kind(**{name: getattr(settings, name) for name in type(settings).model_fields})
+    except UserError as problem:
+        raise UserError(f"{where}algorithm: {problem}") from None
+
+
+def _check_sections(tree: Mapping[str, Any], where: str) -> None:
+    """Raise UserError unless all values are those of known sections."""
+    for section, values in tree.items():
+        if section not in _SECTIONS and not isinstance(values, Mapping):
+            raise UserError(
+                f"{where}key '{section}' stands outside a section; put it below one of "
+                + ", ".join(f"[{name}]" for name in _SECTIONS)
+            )
+        if section not in _SECTIONS:
+            raise UserError(f"{where}{_unknown_section(section)}")
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
+
+
+def _unknown_section(section: str) -> str:
+    return (
+        f"unknown section '{section}'{nearest(section, _SECTIONS)} (known: {', '.join(_SECTIONS)})"
+    )

@@ -1,1 +1,0 @@
-"""Reports of runs: collected numbers, figures, and one self-contained page of them."""

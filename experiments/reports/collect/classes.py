@@ -1,0 +1,205 @@
+"""Numbers of a report whose outcomes are classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_pfedbayes.experiments.reports.files.run_files import Columns
+from pyro_pfedbayes.experiments.reports.schema import (
+    Estimate,
+    ModelReport,
+    Reliability,
+    Selective,
+    TemperatureReport,
+)
+from pyro_pfedbayes.experiments.reports.statistics.bootstrap_cells import (
+    calibration_part,
+    classwise_part,
+    means_part,
+    selective_part,
+)
+from pyro_pfedbayes.experiments.reports.statistics.intervals import (
+    Ends,
+    interval_ends,
+    pooled_mean,
+    shifted,
+)
+from pyro_pfedbayes.measures.by_client import class_scores
+from pyro_pfedbayes.measures.calibration import (
+    adaptive_calibration_error,
+    apply_temperature,
+    classwise_calibration_error,
+    fit_temperature,
+    reliability_curve,
+)
+from pyro_pfedbayes.measures.entropy import max_probability_uncertainty
+from pyro_pfedbayes.measures.scores import expected_calibration_error, negative_log_likelihood
+from pyro_pfedbayes.measures.selective import accuracy_at_coverage, excess_aurc, risk_coverage
+
+__all__ = [
+    "class_client_measures",
+    "class_model",
+    "curve_points",
+    "temperature_report",
+    "whole",
+]
+
+BINS = 15
+SHARES = (0.8, 0.9, 0.95)
+POINTS = 100
+_ERRORS: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = {
+    "ece": expected_calibration_error,
+    "adaptive_ece": adaptive_calibration_error,
+    "classwise_ece": classwise_calibration_error,
+}
+_ENTROPIES = {"entropy": "total", "aleatoric": "aleatoric", "epistemic": "epistemic"}
+Array = NDArray[Any]
+
+
+def whole(columns: Columns) -> Array:
+    """Which rows hold numbers throughout, and probabilities where that is what they should be: bool ``[n]``."""
+    rows = np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
+    for values in columns.values():
+        rows &= np.isfinite(values).reshape(len(values), -1).all(1)
+    if "p" in columns:
+        with np.errstate(invalid="ignore"):
+            p = columns["p"]
+            rows &= (p >= 0).all(1) & (np.abs(p.sum(1, dtype=np.float64) - 1) < 1e-3)
+    return rows
+
+
+def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
+    """Measures, reliability and risk-coverage of one kind of model.
+
+    Args:
+        columns: ``p [n, C]`` and entropies ``[n]``, whole rows only.
+        y: Known labels ``[n]``.
+        owner: Client of each ``[n]``.
+    """
+    probs, labels, whose = _tensor(columns["p"]), _tensor(y).long(), _tensor(owner)
+    scores = class_scores(probs, labels)
+    measures = {name: pooled_mean(values, whose) for name, values in scores.items()}
+    doubt = max_probability_uncertainty(probs)
+    means = {"confidence": 1 - doubt}
+    means |= {name: _tensor(columns[column]).double() for name, column in _ENTROPIES.items()}
+    parts = [
+        means_part(list(means.values())),
+        calibration_part(probs, labels, BINS),
+        classwise_part(probs, labels, BINS),
+        selective_part(doubt, 1 - scores["accuracy"], SHARES),
+    ]
+    of_means, of_errors, of_classes, of_curve = interval_ends(parts, owner)
+    nothing = not len(labels)
+    for (name, measure), ends in zip(_ERRORS.items(), [*of_errors, *of_classes], strict=True):
+        value = math.nan if nothing else float(measure(probs, labels))
+        measures[name] = shifted(value, ends, least=0.0)
+    for (name, values), ends in zip(means.items(), of_means, strict=True):
+        measures[name] = shifted(float(values.mean()), ends)
+    curve = reliability_curve(probs, labels, BINS)
+    return ModelReport(
+        measures,
+        Reliability(
+            tuple(curve.edges.tolist()),
+            tuple(curve.confidence.tolist()),
+            tuple(curve.accuracy.tolist()),
+            tuple(curve.count.tolist()),
+        ),
+        _selective(doubt, scores["accuracy"], of_curve),
+    )
+
+
+def class_client_measures(columns: Columns, y: Array) -> dict[str, float]:
+    """Measures of one client's examples; NaN where there are none."""
+    probs, labels = _tensor(columns["p"]), _tensor(y).long()
+    found = {name: float(values.mean()) for name, values in class_scores(probs, labels).items()}
+    ece = expected_calibration_error(probs, labels) if len(labels) else math.nan
+    doubt = max_probability_uncertainty(probs)
+    entropies = {
+        name: float(_tensor(columns[column]).double().mean()) for name, column in _ENTROPIES.items()
+    }
+    return {**found, "ece": float(ece), "confidence": float((1 - doubt).mean()), **entropies}
+
+
+def curve_points(coverage: Tensor, risk: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """At most `POINTS` points of a curve, evenly spread and the last among them."""
+    places = np.unique(np.linspace(0, len(risk) - 1, min(POINTS, len(risk))).round().astype(int))
+    return tuple(coverage[places].tolist()), tuple(risk[places].tolist())
+
+
+def temperature_report(
+    model: str, validation: Columns, test: Columns, y: Array, owner: Array
+) -> TemperatureReport | None:
+    """Temperature scaling, shared and by client.
+
+    Args:
+        model: ``personal`` or ``global``.
+        validation: ``p``, ``y`` and ``owner`` of validation examples; rows that are not whole, or whose label is
+            unknown, are left out.
+        test: ``p [n, C]``, whole rows only.
+        y: Known labels of those.
+        owner: Client of each.
+
+    Returns:
+        The report; None if there is nothing to fit on or to judge by.
+    """
+    rows = whole({"p": validation["p"]}) & (validation["y"] >= 0)
+    p, labels, whose = (_tensor(validation[name][rows]) for name in ("p", "y", "owner"))
+    if not len(labels) or not len(y):
+        return None
+    shared = fit_temperature(p, labels)
+    fallback = 1.0 if math.isnan(shared) else shared
+    probs, truth, places = _tensor(test["p"]), _tensor(y).long(), _tensor(owner)
+    by_client = {int(c): fit_temperature(p[whose == c], labels[whose == c]) for c in whose.unique()}
+    own = torch.empty_like(probs)
+    for client in places.unique().tolist():
+        fitted = by_client.get(client, math.nan)
+        mine = places == client
+        own[mine] = apply_temperature(probs[mine], fallback if math.isnan(fitted) else fitted)
+    scaled = {"raw": probs, "shared": apply_temperature(probs, fallback), "by_client": own}
+    return TemperatureReport(
+        model,
+        len(labels),
+        shared,
+        {str(client): value for client, value in by_client.items()},
+        {name: _calibration(values, truth) for name, values in scaled.items()},
+    )
+
+
+def _calibration(probs: Tensor, y: Tensor) -> dict[str, float]:
+    return {
+        "nll": float(negative_log_likelihood(probs, y)),
+        "ece": float(expected_calibration_error(probs, y)),
+        "adaptive_ece": adaptive_calibration_error(probs, y),
+    }
+
+
+def _selective(doubt: Tensor, right: Tensor, ends: Sequence[Ends]) -> Selective:
+    error = 1 - right
+    curve = risk_coverage(doubt, error)
+    coverage, risk = curve_points(curve.coverage, curve.risk)
+    area, excess, *at_shares = ends
+    # The accuracy is high where the risk is low.
+    at = {
+        f"{round(100 * share)}": Estimate(value, value - above, value - below)
+        for share, value, (below, above) in zip(
+            SHARES, accuracy_at_coverage(doubt, right, SHARES).tolist(), at_shares, strict=True
+        )
+    }
+    return Selective(
+        coverage,
+        risk,
+        at,
+        shifted(float(curve.risk.mean()), area),
+        shifted(excess_aurc(doubt, error), excess),
+    )
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))

@@ -1,0 +1,183 @@
+"""The examples that each kind of model of a run is judged by, and what clients make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pyro_pfedbayes.experiments.reports.collect.classes import (
+    class_client_measures,
+    class_model,
+    whole,
+)
+from pyro_pfedbayes.experiments.reports.collect.numbers import (
+    number_client_measures,
+    number_fit,
+    number_model,
+    number_scores,
+    rmse_intervals,
+)
+from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
+from pyro_pfedbayes.experiments.reports.schema import ClientRow, GainMap, ModelReport, NumberFit
+from pyro_pfedbayes.measures.resampling import accuracy_interval
+
+__all__ = ["Rows", "client_rows", "fit_of", "model_of", "rows_of"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Examples that one kind of model is judged by.
+
+    Attributes:
+        model: ``personal`` or ``global``.
+        columns: Its predictions.
+        y: Known outcomes.
+        owner: Their clients.
+        rows: Where they lie among all.
+        scores: Of numbers, from draws.
+        broken: Predictions of each client that are no numbers, or no probabilities ``[N]``.
+        unsound: Of these, those that are numbers ``[N]``.
+    """
+
+    model: str
+    columns: Columns
+    y: Array
+    owner: Array
+    rows: Array
+    scores: dict[str, Array]
+    broken: Array
+    unsound: Array
+
+
+def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Rows:
+    """Known outcomes of clients whose predictions by ``model`` can all be used."""
+    known = stored.y >= 0 if stored.is_class else np.isfinite(stored.y)
+    kept = columns if stored.is_class else {"mean": columns["mean"]}
+    good, finite = whole(kept), whole({name: v for name, v in kept.items() if name != "p"})
+    if stored.is_class:
+        finite &= np.isfinite(columns["p"]).all(1)
+    broken, unsound = (
+        np.bincount(stored.owner[bad], minlength=clients) for bad in (~good, ~good & finite)
+    )
+    rows = np.flatnonzero(known & (broken[stored.owner] == 0))
+    chosen = {name: values[rows] for name, values in columns.items()}
+    y = stored.y[rows].astype(np.int64 if stored.is_class else np.float64)
+    scores: dict[str, Array] = {}
+    if not stored.is_class and len(rows):
+        outcomes, log_likelihood = _draws(stored, model, rows)
+        scores = number_scores(
+            outcomes, log_likelihood, y, chosen.get("log_density"), chosen, stored.draws
+        )
+    return Rows(model, chosen, y, stored.owner[rows], rows, scores, broken, unsound)
+
+
+def model_of(stored: Posterior, found: Rows) -> ModelReport | None:
+    """Its measures; None without examples."""
+    if not len(found.y):
+        return None
+    if stored.is_class:
+        return class_model(found.columns, found.y, found.owner)
+    return number_model(found.columns, found.y, found.owner, found.scores)
+
+
+def fit_of(stored: Posterior, found: Rows) -> NumberFit | None:
+    """How predicted numbers compare with those observed; None of classes, or without examples."""
+    if stored.is_class or not len(found.y):
+        return None
+    outcomes = _draws(stored, found.model, found.rows)[0]
+    return number_fit(found.columns, found.y, outcomes, stored.draws)
+
+
+def client_rows(
+    stored: Posterior,
+    names: Sequence[str],
+    train: Sequence[int] | None,
+    dropped: Mapping[str, int],
+    personal: Rows,
+    global_: Rows | None,
+    lead: Rows,
+    gain: GainMap | None,
+) -> list[ClientRow]:
+    """A row a client, by number.
+
+    Args:
+        stored: What the run stored.
+        names: Of all clients.
+        train: Training examples of each, if known.
+        dropped: Rounds in which a client's update was left out, by its number as a text.
+        personal: What the personal models are judged by.
+        global_: The same of the global one.
+        lead: That of the two which intervals and broken predictions are told of.
+        gain: Information gain.
+    """
+    n = len(names)
+    known = stored.y >= 0 if stored.is_class else np.isfinite(stored.y)
+    test = np.bincount(stored.owner, minlength=n)
+    judged = np.bincount(stored.owner[known], minlength=n)
+    own = _by_client(stored, personal, n)
+    others = None if global_ is None else _by_client(stored, global_, n)
+    lower, upper = _ends(stored, lead, n)
+    gains: dict[int, float] = {}
+    if gain is not None and stored.gain is not None:
+        gains = dict(zip(stored.gain["client"].tolist(), map(sum, gain.kl), strict=True))
+    return [
+        ClientRow(
+            client=i,
+            name=names[i],
+            train=None if train is None else train[i],
+            test=int(test[i]),
+            judged=int(judged[i]),
+            broken=int(lead.broken[i]),
+            unsound=int(lead.unsound[i]),
+            personal=own[i],
+            global_=None if others is None else others[i],
+            lower=float(lower[i]),
+            upper=float(upper[i]),
+            gain=gains.get(i),
+            dropped=int(dropped.get(str(i), 0)),
+        )
+        for i in range(n)
+    ]
+
+
+def _draws(stored: Posterior, model: str, rows: Array) -> tuple[Array | None, Array | None]:
+    """Outcomes drawn and their log-likelihoods, which are stored of the personal models alone."""
+    if model != "personal":
+        return None, None
+    parts = (stored.outcomes, stored.log_likelihood)
+    outcomes, log_likelihood = (None if part is None else part[:, rows] for part in parts)
+    return outcomes, log_likelihood
+
+
+def _by_client(stored: Posterior, found: Rows, clients: int) -> list[dict[str, float]]:
+    # By one sort rather than a look at all examples for each client.
+    order = np.argsort(found.owner, kind="stable")
+    ends = np.bincount(found.owner, minlength=clients).cumsum()
+    measures = []
+    with np.errstate(invalid="ignore"):
+        for rows in np.split(order, ends[:-1]):
+            columns = {name: values[rows] for name, values in found.columns.items()}
+            if stored.is_class:
+                measures.append(class_client_measures(columns, found.y[rows]))
+            else:
+                scores = {name: values[rows] for name, values in found.scores.items()}
+                measures.append(number_client_measures(columns, found.y[rows], scores))
+    return measures
+
+
+def _ends(stored: Posterior, lead: Rows, clients: int) -> tuple[Array, Array]:
+    """95 % intervals of each client's accuracy or RMSE."""
+    if not stored.is_class:
+        return rmse_intervals(lead.columns, lead.y, lead.owner, clients)
+    right = lead.columns["p"].argmax(1) == lead.y
+    counts = np.bincount(lead.owner[right], minlength=clients)
+    total = np.bincount(lead.owner, minlength=clients)
+    found = accuracy_interval(torch.from_numpy(counts), torch.from_numpy(total))
+    return found.lower.numpy(), found.upper.numpy()

@@ -1,0 +1,241 @@
+"""Numbers of a report whose outcomes are numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_pfedbayes.experiments.reports.collect.classes import SHARES, curve_points
+from pyro_pfedbayes.experiments.reports.files.run_files import Columns
+from pyro_pfedbayes.experiments.reports.schema import Estimate, ModelReport, NumberFit, Selective
+from pyro_pfedbayes.experiments.reports.statistics.bootstrap_cells import selective_part
+from pyro_pfedbayes.experiments.reports.statistics.intervals import (
+    interval_ends,
+    pooled_mean,
+    shifted,
+)
+from pyro_pfedbayes.measures.interval_scores import (
+    central_interval,
+    crps,
+    inside_from_ranks,
+    interval_report,
+    pit_from_ranks,
+    pit_values,
+)
+from pyro_pfedbayes.measures.resampling import bootstrap_by_client
+from pyro_pfedbayes.measures.selective import excess_aurc, risk_coverage
+
+__all__ = [
+    "LEAST_DRAWS",
+    "LEVELS",
+    "number_client_measures",
+    "number_fit",
+    "number_model",
+    "number_scores",
+    "rmse_intervals",
+]
+
+LEAST_DRAWS = 19
+"""Draws that a 90 % interval needs."""
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_SHOWN = 2_000
+_PIT_BINS = 10
+_ROWS = 20_000_000
+Array = NDArray[Any]
+
+
+def number_scores(
+    outcomes: Array | None,
+    log_likelihood: Array | None,
+    y: Array,
+    log_density: Array | None = None,
+    counted: Columns | None = None,
+    draws: int = 0,
+) -> dict[str, Array]:
+    """What each example adds to measures that need draws.
+
+    Args:
+        outcomes: Drawn outcomes ``[K, n]``, or None.
+        log_likelihood: log p(y | x, weights) ``[K, n]`` in nats, or None.
+        y: Known outcomes ``[n]``.
+        log_density: log of its mean over all draws ``[n]``, or None.
+        counted: ``crps``, and how many draws lie ``below`` each outcome or are ``equal`` to it ``[n]``, over all
+            draws. They go before ``outcomes``, which are stored of the personal models alone.
+        draws: How many those were.
+
+    Returns:
+        ``nll`` (minus the log of the mean density), ``crps`` (without bias; NaN of 1 draw), and ``inside``, 1 in the
+        90 % interval (NaN of less than `LEAST_DRAWS`), ``[n]`` each, as far as something tells. Where the ends of the
+        interval would lie between two draws, ``inside`` is the mean of 0 or 1 for the wider and for the narrower
+        interval, weighted so that 90 % is what outcomes exchangeable with the draws would give.
+    """
+    found: dict[str, Array] = {}
+    counted = {} if counted is None else counted
+    if log_density is not None:
+        found["nll"] = -log_density.astype(np.float64)
+    elif log_likelihood is not None:
+        each = torch.from_numpy(log_likelihood).double()
+        found["nll"] = (math.log(len(each)) - each.logsumexp(0)).numpy()
+    nothing, usable = np.full(len(y), math.nan), _usable(outcomes, y)
+    if "crps" in counted:
+        # One estimator for the personal models and the global one, over all draws.
+        found["crps"] = counted["crps"].astype(np.float64) if draws > 1 else nothing
+    elif usable is not None:
+        truth = torch.from_numpy(y).double()
+        found["crps"] = crps(usable, truth).numpy() if len(usable) > 1 else nothing
+    if {"below", "equal"} <= counted.keys():
+        found["inside"] = _inside(counted, draws, 0.9)
+    elif usable is not None:
+        lower, upper = (end.numpy() for end in central_interval(usable, 0.9))
+        inside = ((lower <= y) & (y <= upper)).astype(np.float64)
+        found["inside"] = np.where(np.isnan(lower), math.nan, inside)
+    return found
+
+
+def number_model(columns: Columns, y: Array, owner: Array, scores: dict[str, Array]) -> ModelReport:
+    """Measures of one kind of model.
+
+    Args:
+        columns: ``mean``, ``sd`` ``[n]``, of rows whose mean is a number.
+        y: Known outcomes ``[n]``.
+        owner: Client of each ``[n]``.
+        scores: Of `number_scores`; empty for a model without draws.
+    """
+    whose = torch.from_numpy(owner)
+    error = _error(columns, y)
+    measures = {
+        "rmse": pooled_mean(error.square(), whose, math.sqrt),
+        "mae": pooled_mean(error.abs(), whose),
+        "sd": pooled_mean(torch.from_numpy(columns["sd"].astype(np.float64)), whose),
+    }
+    for name, column in (("nll", "nll"), ("crps", "crps"), ("coverage90", "inside")):
+        if column in scores:
+            measures[name] = pooled_mean(torch.from_numpy(scores[column]), whose)
+    doubt = torch.from_numpy(columns["sd"]).double()
+    selective = None if bool(doubt.isnan().any()) else _selective(doubt, error.square(), owner)
+    return ModelReport(measures, None, selective)
+
+
+def number_client_measures(
+    columns: Columns, y: Array, scores: dict[str, Array]
+) -> dict[str, float]:
+    """Measures of one client's examples; NaN where there are none. Units as the outcomes'."""
+    error = _error(columns, y)
+    found = {
+        "rmse": float(error.square().mean().sqrt()),
+        "mae": float(error.abs().mean()),
+        "bias": float(error.mean()),
+        "sd": _mean(columns["sd"]),
+        "epistemic_sd": _mean(np.sqrt(columns["epistemic"])),
+    }
+    for name, column in (("nll", "nll"), ("crps", "crps"), ("coverage90", "inside")):
+        if column in scores:
+            found[name] = _mean(scores[column])
+    return found
+
+
+def rmse_intervals(columns: Columns, y: Array, owner: Array, clients: int) -> tuple[Array, Array]:
+    """Bootstrap ends of each client's RMSE, ``[N]`` each."""
+    squares = _error(columns, y).square()
+    if not len(squares):
+        return np.full(clients, math.nan), np.full(clients, math.nan)
+    resamples = min(1_000, max(100, _ROWS // len(squares)))
+    found = bootstrap_by_client(
+        squares, torch.from_numpy(owner), clients=clients, resamples=resamples
+    )
+    return found.lower.sqrt().numpy(), found.upper.sqrt().numpy()
+
+
+def number_fit(columns: Columns, y: Array, outcomes: Array | None, draws: int) -> NumberFit:
+    """Predicted against observed, coverage of intervals, and the histogram of the PIT.
+
+    Args:
+        columns: ``mean``, ``sd`` ``[n]``, and in newer files ``below`` and ``equal``, which coverage and PIT are from.
+        y: Known outcomes ``[n]``.
+        outcomes: Drawn outcomes ``[K, n]``, which widths are from; None if they are not stored.
+        draws: Draws behind ``below`` and ``equal``.
+    """
+    places = np.unique(np.linspace(0, len(y) - 1, min(_SHOWN, len(y))).round().astype(int))
+    shown = (y[places], columns["mean"][places], columns["sd"][places])
+    seen, predicted, sd = (tuple(values.astype(float).tolist()) for values in shown)
+    usable = _usable(outcomes, y)
+    ranked = {"below", "equal"} <= columns.keys()
+    if not len(y) or draws < 2 or (usable is None and not ranked):
+        return NumberFit(seen, predicted, sd)
+    truth = torch.from_numpy(y).double()
+    report = None if usable is None else interval_report(usable, truth, LEVELS)
+    if ranked:
+        below, equal = (torch.from_numpy(columns[name]) for name in ("below", "equal"))
+        coverage = [_mean(_inside(columns, draws, level)) for level in LEVELS]
+        pit = pit_from_ranks(below, equal, draws, seed=0)
+    else:
+        assert usable is not None
+        assert report is not None
+        coverage, pit = report.coverage.tolist(), pit_values(usable, truth, seed=0)
+    bars = torch.histc(pit[pit.isfinite()], _PIT_BINS, 0.0, 1.0)
+    return NumberFit(
+        seen,
+        predicted,
+        sd,
+        LEVELS,
+        tuple(coverage),
+        tuple([math.nan] * len(LEVELS) if report is None else report.width.tolist()),
+        tuple(int(count) for count in bars.tolist()),
+    )
+
+
+def _usable(outcomes: Array | None, y: Array) -> Tensor | None:
+    """Drawn outcomes that are all numbers; None if they are not, or there are none."""
+    if outcomes is None or not len(y) or not bool(np.isfinite(outcomes).all()):
+        return None
+    return torch.from_numpy(outcomes)
+
+
+def _inside(counted: Columns, draws: int, level: float) -> Array:
+    """Share of the interval at ``level`` that holds each outcome ``[n]``, see `number_scores`."""
+    below, equal = (torch.from_numpy(counted[name]) for name in ("below", "equal"))
+    wide = inside_from_ranks(below, equal, draws, level)
+    place = (draws + 1) * (1 - level) / 2
+    # Of the interval from the m-th lowest draw to the m-th highest the probability is 1 - 2 m / (draws + 1).
+    narrower = 1 - 2 * (math.floor(place + 1e-9) + 1) / (draws + 1)
+    share = max(place - math.floor(place + 1e-9), 0.0)
+    if share < 1e-9 or narrower <= 0:
+        return np.asarray(wide.numpy())
+    narrow = inside_from_ranks(below, equal, draws, narrower)
+    return np.asarray(((1 - share) * wide + share * narrow).numpy())
+
+
+def _selective(doubt: Tensor, squares: Tensor, owner: Array) -> Selective:
+    """Risk is the RMSE of the answered; the areas are of the squared error."""
+    curve = risk_coverage(doubt, squares)
+    coverage, risk = curve_points(curve.coverage, curve.risk.sqrt())
+    (ends,) = interval_ends([selective_part(doubt, squares, SHARES)], owner)
+    area, excess, *at_shares = ends
+    n, at = len(squares), {}
+    for share, own in zip(SHARES, at_shares, strict=True):
+        value = float(curve.risk[math.ceil(share * n - 1e-9) - 1]) if n else math.nan
+        found = shifted(value, own, least=0.0)
+        at[f"{round(100 * share)}"] = Estimate(
+            *(math.sqrt(end) if end > 0 else end for end in dataclasses.astuple(found))
+        )
+    return Selective(
+        coverage,
+        risk,
+        at,
+        shifted(float(curve.risk.mean()), area),
+        shifted(excess_aurc(doubt, squares), excess),
+    )
+
+
+def _error(columns: Columns, y: Array) -> Tensor:
+    return torch.from_numpy(columns["mean"].astype(np.float64) - y.astype(np.float64))
+
+
+def _mean(values: Array) -> float:
+    return float(values.astype(np.float64).mean()) if len(values) else math.nan

@@ -1,0 +1,1 @@
+"""Figures of reports, one kind of outcome a file; imports the schema."""

@@ -1,0 +1,65 @@
+"""Predictions that no measure can take: what is no number, or no probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyro_pfedbayes.experiments.runs.result_tables import counted
+
+__all__ = ["broken_words", "tell_broken"]
+
+Array = NDArray[Any]
+_NAMED = 10
+
+
+def broken_words(broken: int, unsound: int) -> str:
+    """What is wrong with some predictions of a client.
+
+    Args:
+        broken: How many cannot be used.
+        unsound: Of these, how many are numbers but no probabilities.
+
+    Example:
+        >>> broken_words(1, 0), broken_words(5, 5)
+        ('1 prediction is not a number', '5 predictions are not probabilities')
+    """
+    kinds = (
+        (broken - unsound, "is not a number", "are not numbers"),
+        (unsound, "is not a probability", "are not probabilities"),
+    )
+    return " and ".join(
+        f"{counted(count, 'prediction')} {one if count == 1 else many}"
+        for count, one, many in kinds
+        if count
+    )
+
+
+def tell_broken(
+    what: str, broken: Array, unsound: Array, names: Sequence[str], notes: list[str]
+) -> None:
+    """Add to ``notes`` one that names the clients with predictions that cannot be used, if there are any.
+
+    Args:
+        what: Whose predictions, such as ``"personal models"``.
+        broken: How many of each client cannot be used ``[N]``.
+        unsound: Of these, how many are numbers but no probabilities ``[N]``.
+        names: Of the clients.
+        notes: Added to.
+    """
+    clients = np.flatnonzero(broken).tolist()
+    if not clients:
+        return
+    shown = ", ".join(names[client] for client in clients[:_NAMED])
+    more = f" and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
+    whose = f"client {shown}" if len(clients) == 1 else f"clients {shown}{more}"
+    told = broken_words(int(broken.sum()), int(unsound.sum()))
+    left = "it" if len(clients) == 1 else "them"
+    measures = "its measures are" if len(clients) == 1 else "their measures are"
+    notes.append(
+        f"{told}, of the {what} for {whose}: {measures} not defined, and measures of all clients together leave "
+        f"{left} out"
+    )

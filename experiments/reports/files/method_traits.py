@@ -1,0 +1,38 @@
+"""What a run's method says of its own results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyro_pfedbayes.errors import UserError
+
+__all__ = ["BOTH", "models_about"]
+
+BOTH = ("personal", "global")
+
+
+def models_about(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The models that the method of a run is about, of ``personal`` and ``global``; both where nothing tells.
+
+    Args:
+        settings: ``config.toml``.
+
+    Example:
+        >>> models_about({"algorithm": {"name": "fedavg"}}), models_about({"algorithm": {"name": "of old"}})
+        (('global',), ('personal', 'global'))
+    """
+    from pyro_pfedbayes.experiments.config.registry import algorithm_class
+
+    section = settings.get("algorithm")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str):
+        return BOTH
+    try:
+        found = algorithm_class(name)
+        told = found.models
+        # A method whose settings decide has a property.
+        told = found().models if isinstance(told, property) else told
+    except (UserError, AttributeError, TypeError):
+        return BOTH
+    return tuple(model for model in BOTH if model in told) or BOTH

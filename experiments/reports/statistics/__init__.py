@@ -1,0 +1,1 @@
+"""Bootstrap cells, resampled sums and 95 % intervals of measures; imports the schema."""

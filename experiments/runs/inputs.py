@@ -1,0 +1,250 @@
+"""New inputs for a trained model, brought to the scale of its training data."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_pfedbayes.data.datasets import Dataset
+from pyro_pfedbayes.errors import UserError
+
+__all__ = ["InputRule", "input_rule", "read_inputs"]
+
+Array = NDArray[Any]
+_UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class InputRule:
+    """How raw inputs become what the network sees; all plain values, kept with a run's checkpoint.
+
+    Images are multiplied, divided and lowered by 1, which brings them to [-1, 1]; then, like tables, they are
+    centred and scaled.
+
+    Attributes:
+        shape: Of one input, ``[C, H, W]`` or ``[columns]``.
+        top: Integer images hold 0 … top; None: images of integers are not understood.
+        multiply: Factor of integer (and of unit) images.
+        divide: Divisor of integer images.
+        floats: What images of floats hold: ``"signed"`` [-1, 1], ``"unit"`` [0, 1], ``""`` are not understood.
+        loc: Subtracted; one number, or one a column; None for nothing.
+        scale: Divided by afterwards.
+        target: (loc, scale) by which outcomes that are numbers were standardised; None if they were not.
+    """
+
+    shape: tuple[int, ...]
+    top: int | None = None
+    multiply: float = 1.0
+    divide: float = 1.0
+    floats: str = ""
+    loc: tuple[float, ...] | None = None
+    scale: tuple[float, ...] | None = None
+    target: tuple[float, float] | None = None
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> InputRule:
+        """Take up what ``dataclasses.asdict`` and JSON made of a rule."""
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**plain)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """What has become of black and white, -1 and 1, in images."""
+        if self.loc is None or self.scale is None:
+            return -1.0, 1.0
+        low, high = ((value - self.loc[0]) / self.scale[0] for value in (-1.0, 1.0))
+        return low, high
+
+    def centred(self, x: Tensor) -> Tensor:
+        """Apply ``loc`` and ``scale`` to images that lie in [-1, 1]."""
+        if self.loc is None or self.scale is None:
+            return x
+        return x.sub(self.loc[0]).div_(self.scale[0])
+
+    def apply(self, x: Array, where: str) -> Tensor:
+        """Inputs as the network sees them, float32 ``[n, *shape]``.
+
+        Args:
+            x: Raw inputs, ``[n, *features]``.
+            where: What to call them in messages.
+
+        Raises:
+            UserError: Another shape or type, NaN or infinite values, or a range that the training data did not have.
+        """
+        if x.dtype.kind not in "buif":
+            raise UserError(f"{where} must hold numbers, not {x.dtype}")
+        if not len(x):
+            raise UserError(f"{where} holds no examples")
+        bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+        if bad.any():
+            raise UserError(
+                f"{where} holds NaN or infinite values in {int(bad.sum())} of {len(x)} examples, "
+                f"first in row {int(bad.argmax())}"
+            )
+        if len(self.shape) == 1:
+            return self._table(x, where)
+        return self.centred(self._image(self._laid_out(x, where), where))
+
+    def _table(self, x: Array, where: str) -> Tensor:
+        if x.shape[1:] != self.shape:
+            raise UserError(
+                f"{where} has shape {list(x.shape)}; the model takes [n, {self.shape[0]}]"
+            )
+        table = x.astype(np.float64)
+        if self.loc is not None and self.scale is not None:
+            table = (table - np.array(self.loc)) / np.array(self.scale)
+        return torch.from_numpy(table.astype(np.float32))
+
+    def _laid_out(self, x: Array, where: str) -> Array:
+        channels, *sides = self.shape
+        given = list(x.shape)
+        if x.ndim == 4 and x.shape[1:] == (*sides, channels):
+            x = x.transpose(0, 3, 1, 2)
+        elif channels == 1 and (x.ndim == 3 or x.shape[1:] == (math.prod(sides),)):
+            x = x.reshape(len(x), 1, *(sides if x.ndim == 2 else x.shape[1:]))
+        if x.shape[1:] != self.shape:
+            raise UserError(
+                f"{where} has shape {given}; the model takes images [n, {channels}, "
+                f"{sides[0]}, {sides[1]}], channels first or last"
+                + (f" or left out, or flattened [n, {math.prod(sides)}]" if channels == 1 else "")
+            )
+        return x
+
+    def _image(self, x: Array, where: str) -> Tensor:
+        low, high = float(x.min()), float(x.max())
+        images = torch.from_numpy(np.array(x, dtype=np.float32, order="C"))
+        # Floats 0.0, 1.0, ..., such as scikit-learn's digits, are integers; but 0.0 and 1.0 alone may be a [0, 1].
+        whole = (
+            self.top is not None and low >= 0 and 1 < high <= self.top and (x == np.floor(x)).all()
+        )
+        if self.top is not None and (whole or x.dtype.kind != "f"):
+            if low < 0 or high > self.top:
+                raise UserError(
+                    f"{where} holds integers from {low:g} to {high:g}; "
+                    f"the training images held 0 to {self.top}"
+                )
+            return images.mul_(self.multiply).div_(self.divide).sub_(1.0)
+        if self.floats == "signed" and -1.000001 <= low <= high <= 1.000001:
+            if low >= 0 and self.top is not None:
+                raise UserError(
+                    f"{where} holds floats from {low:g} to {high:g}, which could mean [0, 1] or [-1, 1]; "
+                    f"give integers from 0 to {self.top}"
+                )
+            return images
+        if self.floats == "unit" and low >= 0 and high <= 1:
+            return images.mul_(2.0).sub_(1.0)
+        wanted = {"signed": "floats in [-1, 1]", "unit": "numbers in [0, 1]", "": ""}[self.floats]
+        if self.top is not None:
+            wanted = f"integers from 0 to {self.top}" + (f" or {wanted}" if wanted else "")
+        raise UserError(
+            f"{where} holds {x.dtype} from {low:g} to {high:g}; like the training images, give {wanted}"
+        )
+
+
+def input_rule(dataset: Dataset, path: str | None) -> InputRule:
+    """The rule by which a data set, as loaded, came to its scale.
+
+    Args:
+        dataset: The data set.
+        path: The ``.npz`` it came from; None for a named one.
+    """
+    shape = dataset.feature_shape
+    if len(shape) == 1:
+        if dataset.scaling is None:
+            return InputRule(shape)
+        loc, scale = (tuple(part.tolist()) for part in dataset.scaling)
+        return InputRule(shape, loc=loc, scale=scale)
+    if path is None:
+        top = 16 if dataset.name == "digits" else 255
+        return InputRule(shape, top=top, divide=top / 2, floats="signed")
+    arrays = _arrays(Path(path))
+    raw = [arrays[name] for name in ("x_train", "x_test") if name in arrays] or [arrays["x"]]
+    floats = raw[0].dtype.kind == "f"
+    low, high = min(float(x.min()) for x in raw), max(float(x.max()) for x in raw)
+    if low >= 0 and high <= 1:
+        return InputRule(shape, floats="unit")
+    if floats:
+        return InputRule(shape, floats="signed")
+    return InputRule(shape, top=255, multiply=1 / 127.5)
+
+
+def read_inputs(path: Path, rule: InputRule, covariates: Sequence[str] = ()) -> Tensor:
+    """Read inputs for prediction from an ``.npz``: its array ``x``, or its only one.
+
+    Args:
+        path: The file; nothing in it is unpickled.
+        rule: How to scale them.
+        covariates: Further arrays ``[n]`` that the model wants, such as exposures; they are left in their own units.
+
+    Returns:
+        float32 ``[n, *shape]``, covariates as last columns.
+
+    Raises:
+        UserError: A file that is missing, corrupt or of another kind, a covariate that is not in it or not one finite
+            number an input, and what `InputRule.apply` refuses.
+    """
+    arrays = _arrays(path)
+    absent = [name for name in covariates if name not in arrays]
+    if absent:
+        held = ", ".join(sorted(arrays)) or "nothing"
+        raise UserError(
+            f"{path.name}: no array {absent[0]!r} in it, which the model wants beside x; it holds {held}"
+        )
+    name = "x" if "x" in arrays else next(iter(arrays), "")
+    if "x" not in arrays and len(arrays) != 1:
+        held = ", ".join(sorted(arrays)) or "nothing"
+        raise UserError(f"{path.name}: no array 'x' in it; it holds {held}")
+    if arrays[name].ndim < 2:
+        raise UserError(
+            f"{path.name}: {name} has shape {list(arrays[name].shape)}; wanted [n, *features]"
+        )
+    x = rule.apply(arrays[name], f"{path.name}: {name}")
+    if not covariates:
+        return x
+    added = [_covariate(arrays[each], len(x), f"{path.name}: {each}") for each in covariates]
+    return torch.cat([x, torch.from_numpy(np.stack(added, 1))], 1)
+
+
+def _covariate(values: Array, n: int, where: str) -> NDArray[np.float32]:
+    if values.shape != (n,) or values.dtype.kind not in "buif":
+        raise UserError(
+            f"{where} has shape {list(values.shape)} and type {values.dtype}; wanted one number an input, [{n}]"
+        )
+    wrong = ~(np.abs(values.astype(np.float64)) <= np.finfo(np.float32).max)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise UserError(f"{where} holds {values[row]} in row {row}; wanted finite numbers")
+    return values.astype(np.float32)
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    if not path.is_file():
+        raise UserError(f"no such file: {path} (wanted an .npz with an array x)")
+    try:
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise UserError(
+                    f"{path.name} holds a single array; an .npz is wanted (numpy.savez)"
+                )
+            return {name: np.asarray(file[name]) for name in file.files}
+    except _UNREADABLE as problem:
+        if isinstance(problem, UserError):
+            raise
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        if "allow_pickle" in reason:
+            reason = "a pickle, which is never read"
+        raise UserError(f"{path.name} is not a readable .npz file ({reason})") from problem

@@ -1,0 +1,106 @@
+"""Reading a table's file into what it declares."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.experiments.config.registry import canonical
+from pyro_pfedbayes.experiments.tables.declaration.cross_checks import check_spec
+from pyro_pfedbayes.experiments.tables.declaration.presets import table_text
+from pyro_pfedbayes.experiments.tables.declaration.section import read_part
+from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Head, Method, Spec, Tuning
+from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep
+
+__all__ = ["parse_spec", "read_spec"]
+
+
+def read_spec(given: str) -> Spec:
+    """Read a table by the name of a preset, or from a file that ends in ``.toml``.
+
+    Raises:
+        UserError: No such table or file, or something wrong in it.
+    """
+    if not given.endswith(".toml"):
+        if Path(given).exists():
+            raise UserError(f"{given} is neither a table that is built in nor a .toml file")
+        return parse_spec(tomllib.loads(table_text(given)), f"table {given}: ")
+    try:
+        tree = tomllib.loads(Path(given).read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as problem:
+        raise UserError(f"{given} is not valid TOML: {problem}") from problem
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"cannot read {given}: {reason}") from problem
+    return parse_spec(tree, f"{given}: ")
+
+
+def parse_spec(tree: Mapping[str, Any], where: str = "") -> Spec:
+    """Check what a file says, but for the settings of data, models and algorithms, which `make_plan` checks.
+
+    Raises:
+        UserError: Unknown keys and methods, values of another type, or parts that do not fit together.
+    """
+    sections = ("table", "tuning", "data", "method", "sweep")
+    for name in tree:
+        if name not in sections:
+            raise UserError(
+                f"{where}unknown section '{name}'{nearest(name, sections)} "
+                "(known: [table], [tuning], [[data]], [[method]], [[sweep]])"
+            )
+    head = read_part(Head, "table", tree.get("table", {}), where)
+    tuning = read_part(Tuning, "tuning", tree.get("tuning", {}), where)
+    data = [e for given in _list(tree, "data", where) for e in _entries(given, where)]
+    methods = [read_part(Method, "method", m, where) for m in _list(tree, "method", where)]
+    sweeps = [read_part(Sweep, "sweep", s, where) for s in _list(tree, "sweep", where, least=0)]
+    spec = Spec.model_construct(
+        head=head,
+        tuning=tuning,
+        data=tuple(data),
+        methods=tuple(methods),
+        sweeps=tuple(sweeps),
+    )
+    check_spec(spec, where)
+    return spec
+
+
+def _list(tree: Mapping[str, Any], name: str, where: str, least: int = 1) -> list[Any]:
+    values = tree.get(name, [])
+    if not isinstance(values, list) or len(values) < least:
+        raise UserError(f"{where}give at least one [[{name}]]")
+    return values
+
+
+def _entries(given: Any, where: str) -> list[DataEntry]:
+    """A ``[[data]]``, an entry for each of its splits."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where}'data' must be a section of keys, not {given!r}")
+    settings = dict(given)
+    label, splits = settings.pop("label", None), settings.pop("splits", None)
+    model = settings.pop("model", {})
+    if not isinstance(settings.get("name"), str):
+        raise UserError(f"{where}a [[data]] lacks the key 'name'")
+    name = settings["name"]
+    if not isinstance(model, Mapping):
+        raise UserError(f"{where}data '{name}': model is {model!r}; it must be a section of keys")
+    if splits is not None and ("split" in settings or not isinstance(splits, list) or not splits):
+        raise UserError(f"{where}data '{name}': give either split, or splits as a list of sizes")
+    if label is not None and (not isinstance(label, str) or not label.strip()):
+        raise UserError(f"{where}data '{name}': label is {label!r}; it must be a text")
+    short = Path(name).stem if name.endswith(".npz") else canonical(name)
+    found = []
+    for split in [settings.get("split")] if splits is None else splits:
+        own = settings if split is None else {**settings, "split": split}
+        kind = split if split is not None else settings.get("scheme")
+        parts = [short if label is None else label]
+        if kind is not None and (label is None or splits is not None):
+            parts.append(str(kind))
+        found.append(
+            DataEntry.model_construct(
+                label="-".join(parts), name=short, split=split, settings=own, model=dict(model)
+            )
+        )
+    return found

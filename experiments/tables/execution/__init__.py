@@ -1,0 +1,1 @@
+"""Making a table's runs, in one process or several; imports declaration."""

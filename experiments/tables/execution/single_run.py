@@ -1,0 +1,111 @@
+"""One run of a table, brought to its end from wherever it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.config.resolve import resolve
+from pyro_pfedbayes.experiments.config.sections import Tree, parse_config
+from pyro_pfedbayes.experiments.runs.build import build_experiment
+from pyro_pfedbayes.experiments.runs.folder import RunFolder
+from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted, begin, carry_on
+from pyro_pfedbayes.experiments.runs.lock import InUse
+from pyro_pfedbayes.inference.federation.checkpoint import INDEX
+
+if TYPE_CHECKING:
+    from pyro_pfedbayes.inference.federation.loop import RoundReport
+
+__all__ = ["Outcome", "Silent", "bring_to_end", "outcome_of"]
+
+# What can be mended, and would make every further run fail as well.
+_MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt at a run ended.
+
+    Attributes:
+        status: ``"finished"``; ``"failed"``, and would again; ``"interrupted"`` by the user; or ``"stop"``: the table
+            cannot go on.
+        reason: Why, in one line.
+    """
+
+    status: Literal["finished", "failed", "interrupted", "stop"]
+    reason: str = ""
+
+
+class Silent:
+    """Progress that is not shown: a table tells of whole runs."""
+
+    @contextlib.contextmanager
+    def running(self, done: int, total: int) -> Iterator[None]:
+        """Nothing to prepare."""
+        del done, total
+        yield
+
+    def round(self, report: RoundReport) -> None:
+        """Say nothing."""
+        del report
+
+    def note(self, text: str) -> None:
+        """Say nothing; a run's summary tells of clients that diverged."""
+        del text
+
+
+def bring_to_end(tree: Tree, path: Path, keep_checkpoint: bool) -> None:
+    """Begin a run, or carry it on; do nothing if it is finished.
+
+    Args:
+        tree: Its configuration.
+        path: Its folder; what was left by a process that was killed while it made the folder is cleared away.
+        keep_checkpoint: Whether the last state stays once it is finished.
+
+    Raises:
+        UserError: The run cannot be made.
+        Interrupted: Ctrl-C; the state reached is saved.
+    """
+    folder = RunFolder(path)
+    if not folder.finished:
+        if (folder.checkpoint / INDEX).is_file():
+            carry_on(folder, Silent())
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            begin(build_experiment(resolve(parse_config(tree))), path, Silent(), picture=False)
+    if not keep_checkpoint:
+        shutil.rmtree(folder.checkpoint, ignore_errors=True)
+
+
+def outcome_of(tree: Tree, path: Path, keep_checkpoint: bool) -> Outcome:
+    """`bring_to_end`, with what goes wrong told rather than raised."""
+    try:
+        bring_to_end(tree, path, keep_checkpoint)
+    except (Interrupted, KeyboardInterrupt):
+        return Outcome("interrupted")
+    except Exception as problem:
+        chain = list(_chain(problem))
+        # The innermost message is the reason; the outer ones say what was saved where.
+        mistakes = [link for link in chain if isinstance(link, UserError)]
+        told = mistakes[-1] if mistakes else problem
+        reason = " ".join(str(told).split()) or type(told).__name__
+        if not mistakes:
+            reason = f"{type(problem).__name__}: {reason}"
+        mendable = any(isinstance(e, OSError) and e.errno in _MENDABLE for e in chain)
+        mendable = mendable or isinstance(problem, InUse)
+        return Outcome("stop" if mendable else "failed", reason)
+    return Outcome("finished")
+
+
+def _chain(problem: BaseException) -> Iterator[BaseException]:
+    """An exception, what caused it, what caused that."""
+    link: BaseException | None = problem
+    while link is not None:
+        yield link
+        link = link.__cause__

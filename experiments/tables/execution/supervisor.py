@@ -1,0 +1,170 @@
+"""Making a table's runs, one after the other or side by side, and telling how far it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted
+from pyro_pfedbayes.experiments.tables.declaration.plan import Job
+from pyro_pfedbayes.experiments.tables.execution.pool import Runner
+from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["TimeLeft", "conduct", "span"]
+
+
+class TimeLeft:
+    """How long further runs will take, from those that are finished: seconds a round, by method and data."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, str], list[float]] = {}
+
+    def add(self, job: Job, seconds: float) -> None:
+        """A run of ``job.rounds`` rounds took so many seconds."""
+        self._rates.setdefault((job.data, job.method), []).append(seconds / job.rounds)
+
+    def left(self, jobs: Iterable[Job], places: int) -> float | None:
+        """Seconds that runs will take, ``places`` at a time; None if no run has ended yet.
+
+        A method that has not run on some data yet takes what others take there; on new data, what it takes elsewhere.
+        """
+        if not self._rates:
+            return None
+        return sum(self._rate(job) * job.rounds for job in jobs) / places
+
+    def _rate(self, job: Job) -> float:
+        same = self._rates.get((job.data, job.method))
+        if same is None:
+            near = [v for (d, m), v in self._rates.items() if d == job.data]
+            near = near or [v for (d, m), v in self._rates.items() if m == job.method]
+            same = [rate for rates in near or self._rates.values() for rate in rates]
+        return statistics.fmean(same)
+
+
+def conduct(
+    schedule: Schedule,
+    runner: Runner,
+    console: Console,
+    hint: str,
+    refresh: Callable[[], None] = lambda: None,
+) -> None:
+    """Make all runs that are left.
+
+    Args:
+        schedule: Which come next.
+        runner: Makes them; it is closed at the end.
+        console: Where progress is told.
+        hint: How to go on, for messages.
+        refresh: Called whenever a run has ended.
+
+    Raises:
+        Interrupted: Ctrl-C.
+        UserError: A full disk and the like.
+    """
+    clock, folder = _clock(schedule), schedule.folder
+    with _bar(console, schedule) as show:
+        try:
+            running = 0
+            while True:
+                while running < runner.places and (job := schedule.next()) is not None:
+                    schedule.started.add(job.id)
+                    show(f"{job}  {_estimate(schedule, clock, runner)}")
+                    runner.start(job, folder.runs / job.id)
+                    running += 1
+                if not running:
+                    return
+                job, outcome = runner.wait()
+                running -= 1
+                if outcome.status == "interrupted":
+                    raise KeyboardInterrupt
+                if outcome.status == "stop":
+                    raise UserError(f"{job}: {outcome.reason} ({hint})")
+                if outcome.status == "failed":
+                    folder.fail(job.id, outcome.reason)
+                told = _told(schedule, job, clock)
+                done = f"[{schedule.total() - len(schedule.left())}/{schedule.total()}]"
+                text = f"{done} {job}: {told}  {_estimate(schedule, clock, runner)}"
+                console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
+                refresh()
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted; {hint}") from None
+        finally:
+            runner.close()
+
+
+def span(seconds: float) -> str:
+    """A time for people: ``50 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+@contextlib.contextmanager
+def _bar(console: Console, schedule: Schedule) -> Iterator[Callable[[str], None]]:
+    """On a terminal a bar over all runs; elsewhere the lines of runs that ended must do."""
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("run"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=schedule.total())
+
+        def show(text: str) -> None:
+            total = schedule.total()
+            bar.update(task, total=total, completed=total - len(schedule.left()), description=text)
+
+        yield show
+
+
+def _clock(schedule: Schedule) -> TimeLeft:
+    """What earlier sessions took."""
+    clock = TimeLeft()
+    for job in schedule.plan.jobs().values():
+        if schedule.folder.finished(job.id):
+            clock.add(job, _seconds(schedule.folder.run(job.id).summary))
+    return clock
+
+
+def _seconds(summary: Path) -> float:
+    try:
+        found = json.loads(summary.read_text(encoding="utf-8"))["seconds"]
+        return float(found["train"]) + float(found["evaluate"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def _estimate(schedule: Schedule, clock: TimeLeft, runner: Runner) -> str:
+    left = schedule.left()
+    seconds = clock.left(left.values(), min(runner.places, max(1, len(left))))
+    return "" if seconds is None or not left else f"{span(seconds)} left"
+
+
+def _told(schedule: Schedule, job: Job, clock: TimeLeft) -> str:
+    reason = schedule.folder.failure(job.id)
+    if reason is not None:
+        return f"failed: {reason}"
+    found = schedule.figures(job, schedule.plan.cell_of(job).models)
+    seconds = found.seconds + found.evaluation
+    clock.add(job, seconds)
+    parts = []
+    for short, model in (("PM", "personal"), ("GM", "global")):
+        value = found.values.get((model, "last"), {}).get(found.first)
+        if value is not None:
+            shown = f"{100 * value:.1f} %" if found.first == "accuracy" else f"{value:.4g}"
+            parts.append(f"{short} {shown}")
+    return "  ".join([*parts, span(seconds)])

@@ -1,0 +1,1 @@
+"""A table's page and files in Markdown, HTML, LaTeX and CSV; imports results."""

@@ -1,0 +1,1 @@
+"""What a table's runs reached: cells, paired differences, failures; imports execution."""

@@ -1,0 +1,135 @@
+"""Methods whose clients keep some layers to themselves: which ones, and the server that averages the others."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
+from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
+from pyro_pfedbayes.inference.server.rules import averaged_into
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["OWN", "SplitMethod", "head_sites", "mask_of", "steps_for_head"]
+
+OWN = "own"
+"""Name of a client's private weights in its row."""
+
+
+def head_sites(model: DeclaredModel, pattern: str) -> tuple[str, ...]:
+    """The sites of a model's head.
+
+    Args:
+        model: The declared model.
+        pattern: A name pattern as for roles (``"head.*"``); empty for the sites declared private or, where none is,
+            for the last layer of a network.
+
+    Raises:
+        UserError: The pattern matches no site, or all; or nothing tells what the head is.
+    """
+    names = tuple(model.declaration.shapes)
+    if pattern:
+        found = tuple(name for name in names if fnmatch.fnmatchcase(name, pattern))
+        if not found:
+            known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise UserError(
+                f"head is {pattern!r}, which matches no site{nearest(pattern, names)} (there are: {known})"
+            )
+    elif model.declaration.private.shapes:
+        found = tuple(model.declaration.private.shapes)
+    else:
+        layer = names[-1].rpartition(".")[0]
+        found = tuple(name for name in names if layer and name.startswith(f"{layer}."))
+    if not found:
+        raise UserError(
+            "nothing tells which sites are the head: set head to a name pattern, or declare private sites"
+        )
+    if len(found) == len(names):
+        raise UserError("the head is the whole model; leave something to the body")
+    return found
+
+
+def mask_of(model: DeclaredModel, sites: Iterable[str]) -> Tensor:
+    """Where some sites lie in the flat weights, bool ``[P]``."""
+    chosen = set(sites)
+    layout = point_layout(model)
+    start = model.start.loc
+    return layout.flatten(
+        {
+            name: torch.full(shape, name in chosen, device=start[name].device)
+            for name, shape in layout.shapes.items()
+        }
+    )
+
+
+def steps_for_head(head_steps: int | None, local_steps: int) -> int:
+    """How many of a round's minibatches are for the head: as many as asked for, or half of them.
+
+    Raises:
+        UserError: None would be left to the head or to the body.
+    """
+    steps = local_steps // 2 if head_steps is None else head_steps
+    if not 1 <= steps < local_steps:
+        raise UserError(
+            f"head_steps is {steps} of local_steps {local_steps}; leave some minibatches to the head and to the body"
+        )
+    return steps
+
+
+@dataclass(frozen=True)
+class SplitMethod(PointMethod):
+    """What such methods share.
+
+    Attributes:
+        head: Name pattern of the head's sites; empty for those that the model declares private, or else its last layer.
+    """
+
+    head: str = ""
+
+    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    personal_steps: ClassVar[int] = 1
+    """A personal model is put together of averaged and own weights, without a step."""
+
+    def private(self, model: DeclaredModel) -> Tensor:
+        """Which weights stay with a client, bool ``[P]``: the head's."""
+        return mask_of(model, head_sites(model, self.head))
+
+    def init(self, model: DeclaredModel) -> Tensors:
+        """The server's weights; where private weights lie, those that every client begins with.
+
+        Raises:
+            UserError: Nothing tells what the head is.
+        """
+        self.private(model)
+        return super().init(model)
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
+        """Private weights as the server began."""
+        theta = server[THETA].expand(count, -1).clone()
+        return {OWN: theta[:, self.private(model)], PERSONAL: theta}
+
+    def joined(self, model: DeclaredModel, server: Tensors, own: Tensor) -> Tensor:
+        """The server's weights with clients' private ones ``[S, P_own]`` in their places, ``[S, P]``."""
+        theta = server[THETA].expand(len(own), -1).clone()
+        theta[:, self.private(model)] = own
+        return theta
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """Average what is shared."""
+        del at
+        sent = ((u.tensors[THETA], self.importance(u)) for u in uploads)
+        return {THETA: averaged_into(server[THETA], ~self.private(model), sent)}
+
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """The averaged weights with the client's own."""
+        return {PERSONAL: self.joined(engine.model, server, cohort.state[OWN])}

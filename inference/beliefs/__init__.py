@@ -1,0 +1,1 @@
+"""What a client holds: guides, sites, private guides, point beliefs; imports objective and models."""

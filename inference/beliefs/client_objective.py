@@ -1,0 +1,245 @@
+"""One client's objective for any declared model: its own program, with the server's w and the roles laid over it.
+
+The engine maps it over a cohort with ``torch.func.vmap``. All tensors that a step depends on are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+import torch.nn.functional as F
+from pyro import poutine
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families import MeanFieldNormal
+from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
+from pyro_pfedbayes.inference.beliefs.private_guides import PRIVATE, PrivateAutoGuide
+from pyro_pfedbayes.inference.beliefs.site_substitution import Lift
+from pyro_pfedbayes.inference.objective.elbo import ClientELBO
+from pyro_pfedbayes.inference.objective.estimators import (
+    Census,
+    Estimator,
+    LayerNoise,
+    PartlyDrawn,
+    Watch,
+)
+from pyro_pfedbayes.inference.objective.replayed_noise import NoiseTape
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["POINT", "THETA", "LiftedObjective", "client_problem"]
+
+POINT = "point"
+THETA = "theta (shared)"
+"""Name of the site that holds all shared weights at once."""
+
+
+def client_problem(
+    model: DeclaredModel,
+    w: dist.TorchDistribution | None,
+    points: Tensor | None,
+    zeta: Tensor,
+    data_scale: Tensor,
+    mask: Tensor | None = None,
+    layers: LayerNoise | None = None,
+) -> Callable[[Tensor, Tensor], None]:
+    """The generative side of one client's problem, as a Pyro program of (x, y) in unconstrained coordinates.
+
+    Args:
+        model: The declared model.
+        w: Stands in for the priors of shared sites, which become one site `THETA`; None for the model's own.
+        points: The point estimates, flat; None if there are none.
+        zeta: Factor on the log-densities of latent sites.
+        data_scale: Factor on the log-likelihood.
+        mask: True for rows that count ``[b]``; None if all do.
+        layers: Told which values weights have; None for plain draws.
+    """
+    declared = model.declaration
+
+    def program(x: Tensor, y: Tensor) -> None:
+        given = {} if points is None else declared.point.unflatten(points)
+        if w is not None:
+            with poutine.scale(scale=zeta):
+                theta = pyro.sample(THETA, w)
+            given |= declared.shared.unflatten(theta)
+        with Lift(model, given, zeta, data_scale, mask, layers), layers or nullcontext():
+            model.client_program(x, y)
+
+    return program
+
+
+@dataclass(frozen=True)
+class LiftedObjective:
+    """Negative ELBO of one client of a declared model, as a function of flat tensors.
+
+    Attributes:
+        model: The declared model.
+        own_prior: Whether the model's own priors stand in for the server's w (the first round).
+        estimator: Variance reduction; None for plain draws of the weights.
+        private: The AutoGuide of the private sites; None for mean-field Normals.
+    """
+
+    model: DeclaredModel
+    own_prior: bool = False
+    estimator: Estimator | None = None
+    private: PrivateAutoGuide | None = None
+    _elbo: ClientELBO = field(default_factory=ClientELBO, repr=False)
+
+    def __call__(
+        self,
+        params: Mapping[str, Tensor],
+        prior: Mapping[str, Tensor],
+        zeta: Tensor,
+        data_scale: Tensor,
+        noise: Tensor,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """Loss of one draw, a scalar in nats.
+
+        Args:
+            params: Unconstrained parameters of q^i by name, flat, without client dimension.
+            prior: The server's w, as its family holds it.
+            zeta: Weight of the KL divergence, a scalar.
+            data_scale: n_i / c_i, a scalar.
+            noise: Standard normal numbers, as many as `rehearse` says.
+            x: Inputs ``[b, *features]``.
+            y: Observations ``[b]``.
+            mask: True where a row counts ``[b]``, or None.
+        """
+        return self._run(NoiseTape(noise), params, prior, zeta, data_scale, x, y, mask)
+
+    def rehearse(
+        self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor
+    ) -> int:
+        """Run once without noise, to see how many numbers a draw takes.
+
+        Raises:
+            UserError: The program draws noise of its own.
+        """
+        tape = NoiseTape(None)
+        one = torch.ones((), dtype=x.dtype, device=x.device)
+        with torch.no_grad():
+            self._run(tape, params, prior, one, one, x, y, None)
+        if self.estimator is None and tape.used != self._guide_noise(params):
+            raise UserError(
+                "the program draws random numbers of its own (torch.randn or the like); draw them at a pyro.sample site"
+            )
+        return tape.used
+
+    def _guide_noise(self, params: Mapping[str, Tensor]) -> int:
+        """Numbers that the guide takes for a draw."""
+        declared = self.model.declaration
+        shared, private = declared.shared.size, declared.private.size
+        total = declared.guide.noise_size(shared) if declared.shared.shapes else 0
+        if self.private is not None:
+            return total + self.private.values(params, None)[1]
+        return total + private
+
+    def suited_sites(
+        self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor
+    ) -> frozenset[str]:
+        """Which weights variance reduction may be used for, found by running it.
+
+        Raises:
+            UserError: Local reparameterization of a layer whose positions share weights.
+        """
+        one = torch.ones((), dtype=x.dtype, device=x.device)
+        stream = torch.Generator().manual_seed(0)
+        noise = torch.randn(self.rehearse(params, prior, x, y), generator=stream).to(one)
+        found = []
+        for census in (Census(len(x)), Census(len(x), odd=True)):
+            rows = census.rows.to(x.device)
+            with torch.enable_grad():
+                loss = self._run(NoiseTape(noise), params, prior, one, one, x, y, rows, census)
+                found.append(census.suited(loss))
+        return found[0] & found[1]
+
+    def _run(
+        self,
+        tape: NoiseTape,
+        params: Mapping[str, Tensor],
+        prior: Mapping[str, Tensor],
+        zeta: Tensor,
+        data_scale: Tensor,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None,
+        watch: Watch | None = None,
+    ) -> Tensor:
+        declared = self.model.declaration
+        layers = None
+        if self.estimator is not None:
+            layers = self.estimator.begin(self._moments(params), tape.take, watch)
+
+        def guide(*_: Any) -> None:
+            with poutine.scale(scale=zeta):
+                self._shared_guide(params)
+                self._private_guide(params)
+
+        w = None
+        if declared.shared.shapes and not self.own_prior:
+            w = declared.server.distribution(prior)
+        points = params.get(POINT)
+        model = client_problem(self.model, w, points, zeta, data_scale, mask, layers)
+
+        with tape:
+            return self._elbo.total_loss(model, guide, x, y)
+
+    def _moments(self, params: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Mean and standard deviation of every site whose guide is a mean-field Normal."""
+        declared = self.model.declaration
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        for layout, prefix, mean_field in (
+            (declared.shared, "", isinstance(declared.guide, MeanFieldNormal)),
+            (declared.private, PRIVATE, self.private is None),
+        ):
+            if layout.shapes and mean_field:
+                locs = layout.unflatten(params[prefix + "loc"])
+                scales = layout.unflatten(F.softplus(params[prefix + "rho"]))
+                found |= {name: (locs[name], scales[name]) for name in layout.shapes}
+        return found
+
+    def _shared_guide(self, params: Mapping[str, Tensor]) -> None:
+        declared = self.model.declaration
+        if not declared.shared.shapes:
+            return
+        mean_field = isinstance(declared.guide, MeanFieldNormal)
+        if self.own_prior and mean_field:
+            self._sitewise(declared.shared, params["loc"], params["rho"])
+            return
+        fn = declared.guide.distribution(params)
+        if self.estimator is not None and self.estimator.undrawn and not self.own_prior:
+            runs = tuple(
+                (math.prod(shape), name not in self.estimator.undrawn)
+                for name, shape in declared.shared.shapes.items()
+            )
+            fn = PartlyDrawn(params["loc"], F.softplus(params["rho"]), runs).to_event(1)
+        theta = pyro.sample(THETA, fn, infer={"is_auxiliary": True})
+        if self.own_prior:
+            for name, value in declared.shared.unflatten(theta).items():
+                pyro.sample(name, dist.Delta(value, event_dim=self.model.event_dim(name)))
+
+    def _private_guide(self, params: Mapping[str, Tensor]) -> None:
+        declared = self.model.declaration
+        if not declared.private.shapes:
+            return
+        if self.private is not None:
+            self.private.sample(params)
+            return
+        self._sitewise(declared.private, params[PRIVATE + "loc"], params[PRIVATE + "rho"])
+
+    def _sitewise(self, layout: FlatLayout, loc: Tensor, rho: Tensor) -> None:
+        """A Normal at every site, so that its divergence to the program's own prior is closed where one exists."""
+        scales = layout.unflatten(F.softplus(rho))
+        for name, mean in layout.unflatten(loc).items():
+            fn = dist.Normal(mean, scales[name]).to_event(self.model.event_dim(name))
+            pyro.sample(name, fn)

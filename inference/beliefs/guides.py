@@ -1,0 +1,127 @@
+"""Guides: the clients' variational posteriors q^i as Pyro programs."""
+
+from __future__ import annotations
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families.clients import inverse_softplus
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
+from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.settings import local_parameters
+
+__all__ = ["MeanFieldGuide", "inverse_softplus"]
+
+
+class MeanFieldGuide(PyroModule):  # type: ignore[misc]
+    """Stacked mean-field Gaussians q^i = N(mu_i, softplus(rho_i)^2), one row a client.
+
+    Laid out like Pyro's ``AutoNormal`` (``guide.locs.fc1.weight``, ``guide.scales.fc1.weight``), but every latent
+    site *is* a ``Normal``, not a ``Delta`` over an auxiliary one. ``TraceMeanField_ELBO`` then takes the KL
+    divergence to the prior in closed form, with no Monte Carlo noise.
+
+    Args:
+        model: The model that the guide is for; its ``zeta`` buffer scales both programs alike.
+        start: Initial q^i, stacked ``[N, ...]``, over the model's weights.
+
+    Raises:
+        UserError: ``start`` is not stacked, or over other weights.
+
+    Example:
+        >>> from pyro_pfedbayes.models.likelihoods import Categorical
+        >>> from pyro_pfedbayes.models.networks import mlp
+        >>> model = BayesianModel(mlp([4, 8, 3]), Categorical(3))
+        >>> guide = MeanFieldGuide(model, MeanFieldGaussian.stack([model.prior, model.prior]))
+        >>> x = torch.zeros(2, 5, 4)
+        >>> trace = pyro.poutine.trace(guide).get_trace(x)
+        >>> trace.nodes["fc1.weight"]["fn"].batch_shape
+        torch.Size([2])
+    """
+
+    def __init__(self, model: BayesianModel, start: MeanFieldGaussian) -> None:
+        # A PyroModule decides at its construction where its parameters live.
+        with local_parameters():
+            super().__init__()
+            self.locs, self.scales = PyroModule("locs"), PyroModule("scales")
+        if not start.stacked or start.clients is None:
+            raise UserError("a guide needs a stacked Gaussian, one row a client")
+        self._model = (model,)
+        self.num_clients = start.clients
+        for name, shape in model.weight_shapes.items():
+            if name not in start.loc or tuple(start.event_shape(name)) != shape:
+                raise UserError(f"the guide's start lacks weight {name!r} of shape {shape}")
+            rank = len(shape)
+            _set(self.locs, name, PyroParam(start.loc[name].detach().clone(), event_dim=rank))
+            _set(
+                self.scales,
+                name,
+                PyroParam(
+                    start.scale[name].detach().clone(),
+                    constraint=constraints.softplus_positive,
+                    event_dim=rank,
+                ),
+            )
+
+    def posterior(self) -> MeanFieldGaussian:
+        """The present q^i, stacked and detached."""
+        names = self._model[0].weight_shapes
+        with torch.no_grad():
+            return MeanFieldGaussian.unchecked(
+                {name: _get(self.locs, name).detach().clone() for name in names},
+                {name: _get(self.scales, name).detach().clone() for name in names},
+                stacked=True,
+            )
+
+    def __call__(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Run the guide with its parameters local to it, whatever Pyro's setting."""
+        with local_parameters():
+            weights: dict[str, Tensor] = super().__call__(*args, **kwargs)
+        return weights
+
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Draw every weight; takes and ignores what the model takes.
+
+        Returns:
+            ``{name: [N, *shape]}``.
+        """
+        model = self._model[0]
+        # Both programs must carry the same zeta: TraceMeanField_ELBO reads the guide's for closed-form sites, its
+        # Monte Carlo fallback and Trace_ELBO read both.
+        with pyro.plate("client", self.num_clients, dim=-1), poutine.scale(scale=model.zeta):
+            return {
+                name: pyro.sample(
+                    name,
+                    dist.Normal(_get(self.locs, name), _get(self.scales, name)).to_event(
+                        len(shape)
+                    ),
+                )
+                for name, shape in model.weight_shapes.items()
+            }
+
+
+def parameter_names(weight: str) -> tuple[str, str]:
+    """Names of a weight's two unconstrained parameters, mu and rho, in ``named_parameters``."""
+    return f"locs.{weight}_unconstrained", f"scales.{weight}_unconstrained"
+
+
+def _set(root: PyroModule, dotted: str, value: PyroParam) -> None:
+    *parents, leaf = dotted.split(".")
+    for parent in parents:
+        if not hasattr(root, parent):
+            with local_parameters():
+                setattr(root, parent, PyroModule())
+        root = getattr(root, parent)
+    setattr(root, leaf, value)
+
+
+def _get(root: PyroModule, dotted: str) -> Tensor:
+    for part in dotted.split("."):
+        root = getattr(root, part)
+    value: Tensor = root
+    return value

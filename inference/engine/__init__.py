@@ -1,0 +1,1 @@
+"""Client steps: recording, noise, optimizer, schedules, devices; imports beliefs and objective."""

@@ -1,0 +1,1 @@
+"""The round loop: cohort, state, checkpoint, evaluation, onboarding; imports server and the algorithm protocol."""

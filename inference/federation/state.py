@@ -1,0 +1,83 @@
+"""The state of a federation: everything a run needs to carry on, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.inference.algorithm import Algorithm, Tensors
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+__all__ = ["FederationState", "gather_rows", "row_copies"]
+
+Rows = Mapping[int, Tensors]
+
+
+@dataclass(frozen=True, repr=False)
+class FederationState:
+    """What a run is at the end of a round.
+
+    Attributes:
+        round: Rounds finished.
+        server: The server's tensors.
+        clients: Rows of the clients that have trained, by number; the others believe what the server believes.
+        history: One record an evaluated round, as in ``metrics.jsonl``.
+        gradient_steps: Gradient evaluations so far, summed over clients.
+        seconds: Seconds spent so far, in ``train`` and in ``evaluate``.
+        bytes_uploaded: What clients have sent to the server so far, four bytes a number, summed over clients.
+    """
+
+    round: int
+    server: Tensors
+    clients: Rows = field(default_factory=dict)
+    history: tuple[dict[str, Any], ...] = ()
+    gradient_steps: int = 0
+    seconds: Mapping[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
+    bytes_uploaded: int = 0
+
+    def __repr__(self) -> str:
+        """Where it stands, without its tensors."""
+        return f"FederationState(round={self.round}, {len(self.clients)} clients trained)"
+
+
+def gather_rows(
+    algorithm: Algorithm,
+    model: DeclaredModel,
+    server: Tensors,
+    rows: Rows,
+    clients: Sequence[int],
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Stack the rows of some clients, ``[S, ...]`` each, on ``device``, as fresh tensors.
+
+    What a client has not got (it never trained, or not under this name) is as `Algorithm.client_init` says.
+    """
+    known = [rows.get(i, {}) for i in clients]
+    names = dict.fromkeys(name for row in known for name in row)
+    complete = names and all(len(row) == len(names) for row in known)
+    fresh = {} if complete else algorithm.client_init(model, server, 1)
+    names |= dict.fromkeys(fresh)
+    return {
+        name: torch.stack(
+            [row[name].to(device) if name in row else fresh[name][0] for row in known]
+        )
+        for name in names
+    }
+
+
+def row_copies(
+    stacked: Tensors, clients: Sequence[int], keep: Sequence[bool], device: torch.device
+) -> dict[int, dict[str, Tensor]]:
+    """Cut a stack into rows by client, copied to ``device``; rows that are not kept are left out.
+
+    Copies, because a view of one row would keep the whole stack alive.
+    """
+    return {
+        client: {name: tensor[k].to(device, copy=True) for name, tensor in stacked.items()}
+        for k, client in enumerate(clients)
+        if keep[k]
+    }

@@ -1,0 +1,113 @@
+"""The figures of a run that people quote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyro_pfedbayes.inference.federation.evaluation import HEADLINE
+from pyro_pfedbayes.inference.federation.state import FederationState
+
+__all__ = ["chosen_rounds", "first_of", "summarize"]
+
+_FURTHER: Mapping[str, tuple[str, ...]] = {
+    "class": ("nll", "ece", "brier"),
+    "number": ("mae", "nll", "coverage90", "crps"),
+}
+
+
+def summarize(state: FederationState, outcome: str = "class") -> dict[str, Any]:
+    """``last``, ``best`` and ``selected`` of the first measure, and the others after the last round, of both models.
+
+    The first measure is the accuracy of classes and the RMSE of numbers. ``best`` is the best on the test set (the
+    highest accuracy, the lowest RMSE), the paper's protocol and an optimistic one; ``selected`` is that of the round
+    that was best on the validation examples, None if there are none.
+
+    Args:
+        state: Where a run stands; its history is what is summed up.
+        outcome: ``"class"`` or ``"number"``; decides where no round was judged on any example.
+    """
+    records = state.history
+    return {
+        "rounds": state.round,
+        "personal": _column(records, "personal", outcome),
+        "global": _column(records, "global", outcome),
+        "gradient_steps": state.gradient_steps,
+        "bytes_uploaded": state.bytes_uploaded,
+        "seconds": {name: round(value, 2) for name, value in state.seconds.items()},
+    }
+
+
+def first_of(records: Sequence[Mapping[str, Any]], key: str, outcome: str = "class") -> str:
+    """The name of the first measure of a history's column ``key``: ``"accuracy"`` or ``"rmse"``.
+
+    ``outcome`` decides where no round was judged on any example.
+    """
+    for first in HEADLINE.values():
+        if any(
+            name in record[key] for record in records for name in (first, f"validation_{first}")
+        ):
+            return first
+    return HEADLINE[outcome]
+
+
+def chosen_rounds(
+    records: Sequence[Mapping[str, Any]], key: str, outcome: str = "class"
+) -> dict[str, Mapping[str, Any]]:
+    """The figures of the rounds that a history is quoted by, of its column ``key`` (``"personal"`` or ``"global"``).
+
+    Args:
+        records: One an evaluated round, as in ``metrics.jsonl``.
+        key: Which model.
+        outcome: See `first_of`.
+
+    Returns:
+        ``last``; ``best``, the best on the test set by the first measure; and ``selected``, the best on the validation
+        examples (ties go to the lower validation NLL). What cannot be told is left out.
+
+    Example:
+        >>> rows = [{"accuracy": 0.8, "validation_accuracy": 0.9, "validation_nll": 0.5}]
+        >>> rows += [{"accuracy": 0.7, "validation_accuracy": 0.9, "validation_nll": 0.4}]
+        >>> found = chosen_rounds([{"personal": row} for row in rows], "personal")
+        >>> {name: row["accuracy"] for name, row in found.items()}
+        {'last': 0.7, 'best': 0.8, 'selected': 0.7}
+    """
+    first = first_of(records, key, outcome)
+    sign = -1 if first == HEADLINE["number"] else 1
+
+    def worth(row: Mapping[str, Any], name: str) -> float:
+        """The larger, the better; what is no number is worse than all that are."""
+        value = row.get(name)
+        return -math.inf if value is None or math.isnan(value) else sign * value
+
+    rows = [record[key] for record in records if first in record[key]]
+    if not rows:
+        return {}
+    found = {"last": rows[-1], "best": max(rows, key=lambda row: worth(row, first))}
+    judged = [row for row in rows if f"validation_{first}" in row]
+    if judged:
+        # Few validation examples tie often; the likelihood then decides.
+        found["selected"] = max(
+            judged, key=lambda row: (worth(row, f"validation_{first}"), _negative(row))
+        )
+    return found
+
+
+def _column(records: Sequence[Mapping[str, Any]], key: str, outcome: str) -> dict[str, Any]:
+    first, chosen = first_of(records, key, outcome), chosen_rounds(records, key, outcome)
+    kind = next(kind for kind, name in HEADLINE.items() if name == first)
+    last = chosen.get("last", {})
+    column: dict[str, Any] = {
+        first: {which: chosen.get(which, {}).get(first) for which in ("last", "best", "selected")},
+        **{name: last[name] for name in _FURTHER[kind] if name in last},
+    }
+    if f"mean_weights_{first}" in last:
+        column[f"mean_weights_{first}"] = last[f"mean_weights_{first}"]
+    return column
+
+
+def _negative(row: Mapping[str, Any]) -> float:
+    """Minus the validation NLL; one that is not finite comes back from a checkpoint as None."""
+    nll = row["validation_nll"]
+    return -math.inf if nll is None or math.isnan(nll) else -nll

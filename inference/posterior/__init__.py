@@ -1,0 +1,1 @@
+"""What a trained federation leaves for ArviZ; imports federation and predictive."""

@@ -1,0 +1,1 @@
+"""Posterior-predictive draws and their streaming summaries; imports engine and beliefs."""

@@ -1,0 +1,277 @@
+"""Posterior predictive of a belief, one draw at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.inference.beliefs.points import PointBelief
+from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.predictive.accumulators import (
+    NumberAccumulator,
+    NumberSummary,
+    samples_for,
+)
+from pyro_pfedbayes.models.declared import DeclaredModel
+from pyro_pfedbayes.models.sites import seeded, site_trace
+from pyro_pfedbayes.randomness import generator, seed_for
+
+__all__ = [
+    "CHUNK",
+    "PredictiveStreams",
+    "belief_seed",
+    "mean_predictive",
+    "number_predictive",
+    "posterior_predictive",
+    "predictive_distributions",
+    "predictive_draws",
+    "predictive_streams",
+    "predictor",
+    "site_draws",
+]
+
+CHUNK = 8192
+"""Examples that pass through the network at once; memory is a setting, not a function of the data."""
+
+
+@dataclass(frozen=True)
+class PredictiveStreams:
+    """The random numbers of one posterior predictive.
+
+    Attributes:
+        weights: For draws of the sites.
+        outcomes: For outcomes drawn under each of them.
+    """
+
+    weights: torch.Generator
+    outcomes: torch.Generator
+
+
+def predictive_streams(
+    seed: int, device: torch.device | str, key: str = "alone"
+) -> PredictiveStreams:
+    """The streams of a posterior predictive with this seed.
+
+    Evaluations, `posterior_predictive` and what is kept for ArviZ all take theirs here, so that with equal seeds they
+    speak of the same draws.
+
+    Args:
+        seed: As given to `posterior_predictive`, or what `belief_seed` says.
+        device: Where the belief is.
+        key: Which of several beliefs, ``"alone"`` for one.
+    """
+    return PredictiveStreams(
+        *(generator(seed, what, key, device=device) for what in ("predictive", "outcomes"))
+    )
+
+
+def belief_seed(seed: int, client: int | None) -> int:
+    """The seed of one client's posterior predictive in an evaluation; of the global model's for None."""
+    return seed_for(seed, "global") if client is None else seed_for(seed, "personal", client)
+
+
+def predictive_draws(
+    model: DeclaredModel,
+    belief: Belief,
+    x: Tensor,
+    draws: int,
+    stream: torch.Generator,
+    *,
+    chunk: int = CHUNK,
+) -> Iterator[Tensor]:
+    """The model's prediction under one draw of its sites after another.
+
+    Args:
+        model: The declared model.
+        belief: An unstacked belief over its sites.
+        x: Inputs ``[n, *features]``.
+        draws: Number of draws, at least 1.
+        stream: Random numbers, on the belief's device.
+        chunk: Examples at once.
+
+    Yields:
+        Class probabilities ``[n, C]`` or predictive means ``[n]``, one tensor a draw.
+
+    Raises:
+        UserError: ``draws`` below 1, or a stacked belief.
+    """
+    for values in site_draws(model, belief, draws, stream):
+        yield _predict(predictor(model, belief), values, x, chunk)
+
+
+def predictive_distributions(
+    model: DeclaredModel, belief: Belief, x: Tensor, draws: int, stream: torch.Generator
+) -> Iterator[dist.TorchDistribution]:
+    """The distribution of the observations, batch ``[n]``, under one draw of the sites after another.
+
+    Args and errors are those of `predictive_draws`.
+    """
+    for values in site_draws(model, belief, draws, stream):
+        with torch.no_grad():
+            fn = model.observation(values, x)
+        yield fn
+
+
+def number_predictive(
+    model: DeclaredModel,
+    belief: Belief,
+    pieces: Iterable[tuple[Tensor, Tensor]],
+    *,
+    draws: int,
+    seed: int,
+) -> Iterator[NumberSummary]:
+    """The posterior predictive of numbers, one piece of the examples after another.
+
+    Every piece meets the same draws of the sites, which are drawn again for it, so that no more than one piece and
+    its outcomes is in memory. Moments and densities do not depend on how examples are cut into pieces. Drawn outcomes
+    do, and with them the ends of intervals and the CRPS, within their Monte Carlo error: distributions draw whole
+    batches, so what is drawn for an example depends on those beside it.
+
+    Args:
+        model: The declared model, of numbers.
+        belief: An unstacked belief over its sites.
+        pieces: Inputs ``[m, *features]`` and outcomes ``[m]``, NaN where missing.
+        draws: Draws of the sites; 0 takes their means.
+        seed: Of the draws.
+
+    Yields:
+        What the draws say of each piece.
+
+    Raises:
+        UserError: A stacked belief, or observations of another shape than ``[m]``.
+    """
+    outcomes = predictive_streams(seed, belief.device).outcomes
+    for x, y in pieces:
+        running = NumberAccumulator(y, outcomes, samples=samples_for(draws))
+        if draws == 0:
+            with torch.no_grad():
+                running.add(model.observation(belief.loc, x))
+        else:
+            weights = predictive_streams(seed, belief.device).weights
+            for observation in predictive_distributions(model, belief, x, draws, weights):
+                running.add(observation)
+        yield running.result()
+
+
+def site_draws(
+    model: DeclaredModel, belief: Belief, draws: int, stream: torch.Generator
+) -> Iterator[dict[str, Tensor]]:
+    """Draws of all of a model's sites: from the belief, or where it says nothing from the model's own priors."""
+    if draws < 1:
+        raise UserError(f"draws is {draws}; a posterior predictive needs at least 1")
+    if belief.stacked:
+        raise UserError("this takes one client's belief; select one with .client(i)")
+    silent = set(model.declaration.shapes) - set(belief.names)
+    for _ in range(draws):
+        values = belief.sample(generator=stream)
+        if silent:
+            values = _completed(model, values, stream)
+        yield values
+
+
+def mean_predictive(
+    model: DeclaredModel, belief: Belief, x: Tensor, *, chunk: int = CHUNK
+) -> Tensor:
+    """Prediction at the belief's mean, ``[n, C]`` or ``[n]``: no Bayesian average, for comparison."""
+    return _predict(predictor(model, belief), belief.loc, x, chunk)
+
+
+def posterior_predictive(
+    model: DeclaredModel,
+    belief: Belief,
+    x: Tensor,
+    *,
+    draws: int = 10,
+    seed: int = 0,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Prediction averaged over draws of the weights: p(y | x) = E_q p(y | x, theta).
+
+    Draws are accumulated one at a time, so memory does not grow with their number.
+
+    Args:
+        model: Network and likelihood.
+        belief: A client's q^i or the server's w; stacked for N clients, each with its own stream.
+        x: Inputs ``[n, *features]``, or ``[N, n, *features]`` if stacked.
+        draws: Number of draws.
+        seed: Seed of the draws.
+        chunk: Examples at once.
+
+    Returns:
+        ``[n, C]``, or ``[N, n, C]`` if stacked.
+
+    Raises:
+        UserError: ``draws`` below 1, or x whose rows do not match the clients.
+
+    Example:
+        >>> from pyro_pfedbayes.models.bayesian import BayesianModel
+        >>> from pyro_pfedbayes.models.likelihoods import Categorical
+        >>> from pyro_pfedbayes.models.networks import mlp
+        >>> model = BayesianModel(mlp([4, 8, 3]), Categorical(3))
+        >>> posterior_predictive(model, model.prior, torch.zeros(2, 4), draws=5).sum(-1)
+        tensor([1., 1.])
+    """
+    if belief.stacked:
+        if belief.clients != len(x):
+            raise UserError(f"x has {len(x)} rows of inputs for {belief.clients} clients")
+        return torch.stack(
+            [
+                _average(model, belief.client(i), rows, draws, seed, f"client {i}", chunk)
+                for i, rows in enumerate(x)
+            ]
+        )
+    return _average(model, belief, x, draws, seed, "alone", chunk)
+
+
+def _average(
+    model: DeclaredModel,
+    belief: Belief,
+    x: Tensor,
+    draws: int,
+    seed: int,
+    key: str,
+    chunk: int,
+) -> Tensor:
+    stream = predictive_streams(seed, belief.device, key).weights
+    total: Tensor | None = None
+    for prediction in predictive_draws(model, belief, x, draws, stream, chunk=chunk):
+        total = prediction if total is None else total.add_(prediction)
+    assert total is not None
+    return total / draws
+
+
+def predictor(
+    model: DeclaredModel, belief: Belief
+) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
+    """How a belief's values predict inputs: as the model says, or by a rule of the belief's own."""
+    if isinstance(belief, PointBelief) and belief.rule is not None:
+        return partial(belief.rule, model)
+    return model.predict
+
+
+def _predict(
+    predict: Callable[[Mapping[str, Tensor], Tensor], Tensor],
+    values: Mapping[str, Tensor],
+    x: Tensor,
+    chunk: int,
+) -> Tensor:
+    with torch.no_grad():
+        parts = [predict(values, part) for part in x.split(chunk)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _completed(
+    model: DeclaredModel, values: Mapping[str, Tensor], stream: torch.Generator
+) -> dict[str, Tensor]:
+    """Values of all sites: those not given are drawn from the model's own priors."""
+    seed = int(torch.randint(2**62, (1,), generator=stream, device=stream.device))
+    with seeded(seed), torch.no_grad():
+        nodes = site_trace(poutine.condition(model.sites_program, data=dict(values)))
+    return {name: nodes[name]["value"] for name in model.declaration.shapes}

@@ -1,0 +1,242 @@
+"""What clients believe about their sites, for an ArviZ tree: draws or a summary, and the information gain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_pfedbayes.datatree.groups import draws_that_fit
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
+from pyro_pfedbayes.inference.beliefs.client_objective import POINT
+from pyro_pfedbayes.inference.beliefs.points import PointBelief, point_layout
+from pyro_pfedbayes.inference.beliefs.private_guides import PRIVATE
+from pyro_pfedbayes.inference.beliefs.sites import Belief, SiteBelief, w_of
+from pyro_pfedbayes.models.declared import DeclaredModel
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["SMALL", "SiteGroups", "information_gain", "unconstrained_moments"]
+
+SMALL = 200
+"""Scalar weights up to which the draws themselves are kept."""
+RESERVED = ("chain", "draw", "client", "client_name", "site")
+
+Array = NDArray[Any]
+
+
+class SiteGroups:
+    """Gathers the groups ``posterior`` or ``posterior_summary``, and ``information_gain``, a client at a time.
+
+    Args:
+        model: The declared model.
+        w: The server's belief.
+        draws: Draws to keep of each client, if the sites are few.
+    """
+
+    def __init__(self, model: DeclaredModel, w: Belief, draws: int) -> None:
+        self._model, self._w = model, w
+        size = model.declaration.num_weights
+        self.wants_draws = size <= SMALL
+        self._draws = draws
+        self._size = size
+        self._clients = 0
+        self._values: dict[str, list[list[Array]]] = {}
+        self._gain: list[dict[str, Tensor]] = []
+        self._moments: list[dict[str, tuple[Tensor, Tensor]]] = []
+
+    def add_beliefs(self, stacked: Belief) -> None:
+        """Take up the q^i of the next clients, stacked."""
+        assert stacked.clients is not None
+        self._clients += stacked.clients
+        self._gain.append(information_gain(self._model, stacked, self._w))
+        if not self.wants_draws:
+            self._moments.append(
+                {
+                    name: (_mean_of_each(loc.abs()), _mean_of_each(scale))
+                    for name, (loc, scale) in unconstrained_moments(self._model, stacked).items()
+                }
+            )
+
+    def add_draw(self, number: int, values: Mapping[str, Tensor]) -> None:
+        """Take up draw ``number`` of a client's sites; draw 0 begins the next client."""
+        if not self.wants_draws or number >= self._draws:
+            return
+        # A belief may hold more than sites, such as stored examples.
+        for name in self._model.declaration.shapes:
+            clients = self._values.setdefault(name, [])
+            if number == 0:
+                clients.append([])
+            clients[-1].append(values[name].detach().cpu().numpy())
+
+    def groups(self) -> dict[str, xr.Dataset]:
+        """The groups by name; one that has nothing to hold is absent."""
+        found = {"information_gain": self._gain_group()}
+        if self.wants_draws:
+            found["posterior"] = self._draw_group()
+        else:
+            found["posterior_summary"] = self._summary_group()
+        return {name: group for name, group in found.items() if group is not None}
+
+    def _gain_group(self) -> xr.Dataset | None:
+        import xarray as xr
+
+        names = list(self._gain[0])
+        if not names:
+            return None
+        kl = torch.stack([torch.cat([part[name] for part in self._gain]) for name in names], 1)
+        shapes = self._model.declaration.shared
+        sizes = {name: FlatLayout({name: shape}).size for name, shape in shapes.shapes.items()}
+        weights = [sizes.get(name, shapes.size) for name in names]
+        return xr.Dataset(
+            {
+                "kl": (("client", "site"), kl.float().cpu().numpy(), {"units": "nats"}),
+                "weights": ("site", np.asarray(weights)),
+            },
+            coords={"client": np.arange(self._clients), "site": names},
+        )
+
+    def _summary_group(self) -> xr.Dataset:
+        import xarray as xr
+
+        names = list(self._moments[0])
+        mean_abs_loc, mean_scale = (
+            torch.stack([torch.cat([part[name][k] for part in self._moments]) for name in names], 1)
+            for k in (0, 1)
+        )
+        return xr.Dataset(
+            {
+                name: (("client", "site"), value.float().cpu().numpy())
+                for name, value in (("mean_abs_loc", mean_abs_loc), ("mean_scale", mean_scale))
+            },
+            coords={"client": np.arange(self._clients), "site": names},
+        )
+
+    def _draw_group(self) -> xr.Dataset:
+        import xarray as xr
+
+        keep = min(self._draws, draws_that_fit(self._clients * self._size))
+        arrays = {}
+        for site, clients in self._values.items():
+            name = _safe(site)
+            stack = np.stack([np.stack(draws[:keep]) for draws in clients], 1)[None]
+            own = [f"{name}_dim_{k}" for k in range(stack.ndim - 3)]
+            arrays[name] = (("chain", "draw", "client", *own), stack.astype(np.float32))
+        draws = next(iter(arrays.values()))[1].shape[1]
+        coords = {
+            "chain": np.arange(1),
+            "draw": np.arange(draws),
+            "client": np.arange(self._clients),
+        }
+        return xr.Dataset(arrays, coords=coords)
+
+
+def information_gain(model: DeclaredModel, stacked: Belief, w: Belief) -> dict[str, Tensor]:
+    """KL(q^i‖w) of each of S clients in nats, by site: what it learned from its data that w does not say.
+
+    By site where q^i and w are mean-field Gaussians, because only then is the divergence a sum over sites; otherwise of
+    all shared sites together, under the name ``"all"``. NaN where the two families have no closed divergence.
+
+    Args:
+        model: The declared model.
+        stacked: The clients' beliefs.
+        w: The server's.
+
+    Returns:
+        ``[S]`` for each site; nothing if no site is shared, or if beliefs are points.
+
+    Example:
+        >>> from pyro_pfedbayes.models.bayesian import BayesianModel
+        >>> from pyro_pfedbayes.models.likelihoods import Categorical
+        >>> from pyro_pfedbayes.models.networks import mlp
+        >>> model = BayesianModel(mlp([4, 3]), Categorical(3))
+        >>> own = MeanFieldGaussian.stack([model.prior, model.prior])
+        >>> {name: kl.tolist() for name, kl in information_gain(model, own, model.prior).items()}
+        {'head.weight': [0.0, 0.0], 'head.bias': [0.0, 0.0]}
+    """
+    declared = model.declaration
+    if not declared.shared.shapes or isinstance(stacked, PointBelief):
+        return {}
+    pair = _mean_field(model, stacked, w)
+    if pair is None:
+        assert isinstance(stacked, SiteBelief)
+        assert isinstance(w, SiteBelief)
+        try:
+            return {"all": stacked.kl(w)}
+        except UserError:
+            return {"all": torch.full((stacked.clients or 1,), torch.nan)}
+    q, p = pair
+    found = {}
+    for name in declared.shared.shapes:
+        own = MeanFieldGaussian.unchecked({name: q.loc[name]}, {name: q.scale[name]}, stacked=True)
+        found[name] = own.kl(
+            MeanFieldGaussian.unchecked({name: p.loc[name]}, {name: p.scale[name]})
+        )
+    return found
+
+
+def unconstrained_moments(
+    model: DeclaredModel, stacked: Belief
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Means and marginal standard deviations ``[S, *shape]`` of each site, in unconstrained coordinates.
+
+    A point estimate has standard deviation 0; private sites under an AutoGuide of the user's own are NaN.
+    """
+    if isinstance(stacked, MeanFieldGaussian):
+        return {name: (stacked.loc[name], stacked.scale[name]) for name in stacked.names}
+    if isinstance(stacked, PointBelief):
+        points = point_layout(model).unflatten(stacked.theta)
+        return {name: (loc, torch.zeros_like(loc)) for name, loc in points.items()}
+    declared, params = model.declaration, stacked.params
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def add(layout: FlatLayout, loc: Tensor, scale: Tensor) -> None:
+        locs, scales = layout.unflatten(loc), layout.unflatten(scale)
+        found.update({name: (locs[name], scales[name]) for name in layout.shapes})
+
+    if declared.shared.shapes:
+        add(declared.shared, declared.guide.mean(params), declared.guide.std(params))
+    if declared.private.shapes and PRIVATE + "rho" in params:
+        add(declared.private, params[PRIVATE + "loc"], F.softplus(params[PRIVATE + "rho"]))
+    elif declared.private.shapes:
+        some = next(iter(params.values()))
+        unknown = some.new_full((len(some), declared.private.size), torch.nan)
+        add(declared.private, unknown, unknown)
+    if declared.point.shapes:
+        add(declared.point, params[POINT], torch.zeros_like(params[POINT]))
+    return {name: found[name] for name in declared.shapes}
+
+
+def _mean_field(
+    model: DeclaredModel, stacked: Belief, w: Belief
+) -> tuple[MeanFieldGaussian, MeanFieldGaussian] | None:
+    """The two as Gaussians over the shared sites, if they are mean-field Gaussians."""
+    if isinstance(stacked, MeanFieldGaussian) and isinstance(w, MeanFieldGaussian):
+        return stacked, w
+    declared = model.declaration
+    if not declared.mean_field:
+        return None
+    assert isinstance(stacked, SiteBelief)
+    assert isinstance(w, SiteBelief)
+    held = w_of(w.params)
+    q = declared.shared.gaussian(stacked.params["loc"], F.softplus(stacked.params["rho"]))
+    return q, declared.shared.gaussian(held["loc"], held["scale"])
+
+
+def _mean_of_each(values: Tensor) -> Tensor:
+    """Mean of each client's values ``[S, ...]``."""
+    return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
+def _safe(site: str) -> str:
+    """A name that netCDF takes, and that no coordinate has."""
+    name = site.replace("/", "_")
+    return f"{name}_" if name in RESERVED else name

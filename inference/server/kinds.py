@@ -1,0 +1,182 @@
+"""Clients of several kinds: a mixture of Gaussians at the server, found from the uploads alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
+from pyro_pfedbayes.inference.algorithm import Upload
+from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
+from pyro_pfedbayes.inference.server.rules import closed_form
+
+__all__ = ["KINDS", "discover_kinds", "of_clients", "update_kinds"]
+
+Tensors = Mapping[str, Tensor]
+Centre = tuple[Tensor, Tensor]
+"""Means and standard deviations ``[T]``."""
+
+KINDS = "kinds."
+"""How the names of what the server holds for each kind begin."""
+
+SWEEPS = 20
+STARTS = 3
+
+
+def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
+    """Group clients so that mean_i min_k KL(q^i‖w_k) is small: Lloyd's algorithm with Gaussians for centres.
+
+    This is hard-assignment EM for the projection of the clients onto a mixture of ``kinds`` mean-field Gaussians;
+    with many weights the soft responsibilities are 0 or 1 anyway. Each step lowers the objective: centres are
+    barycentres, which minimise it for given groups. It starts from clients that are far apart, among all their weights
+    and along the principal components of their means, and keeps the best of a few deterministic starts. (With many
+    weights one client that is far from all others draws every start of the first sort to itself.)
+
+    Args:
+        loc: Means ``[N, T]``.
+        scale: Standard deviations ``[N, T]``.
+        kinds: Number of groups, at most N.
+
+    Returns:
+        The group of each client, int64 ``[N]``; groups are numbered by their first client.
+
+    Raises:
+        UserError: More kinds than clients.
+
+    Example:
+        >>> loc = torch.tensor([[0.0], [5.0], [0.1], [5.1]])
+        >>> discover_kinds(loc, torch.ones(4, 1), 2).tolist()
+        [0, 1, 0, 1]
+    """
+    clients = len(loc)
+    if not 1 <= kinds <= clients:
+        raise UserError(f"kinds is {kinds}, but {clients} clients can form 1 to {clients} groups")
+    best, best_objective = torch.zeros(clients, dtype=torch.int64), float("inf")
+    starts = [_far_apart(loc, scale, kinds, first) for first in range(min(STARTS, clients))]
+    starts += _along_components(loc, scale, kinds)
+    for centres in starts:
+        group, objective = _lloyd(loc, scale, centres)
+        if objective < best_objective:
+            best, best_objective = group, objective
+    return _numbered_by_first_client(best)
+
+
+def update_kinds(
+    server: Tensors,
+    uploads: Sequence[Upload],
+    kinds: int,
+    *,
+    regroup: bool,
+    aggregate: Callable[[Upload], Tensors],
+) -> dict[str, Tensor]:
+    """What the server holds after a round of the phase of kinds: a w_k for each; w itself stands still.
+
+    Args:
+        server: What it held before, with the kinds under ``kinds.``.
+        uploads: What clients sent.
+        kinds: Number of kinds.
+        regroup: Whether clients are to be grouped now; else they stay in their groups.
+        aggregate: Makes the next w_k of what the clients of one kind sent.
+    """
+    clients = [i for upload in uploads for i in upload.clients]
+    sizes = torch.cat([upload.sizes for upload in uploads])
+    sent = {k: torch.cat([u.tensors[k] for u in uploads]) for k in uploads[0].tensors}
+    held = under(server, KINDS)
+    if regroup:
+        # Without shared random weights the points tell clients apart, by plain distance.
+        loc = sent["loc"] if "loc" in sent else sent["point"]
+        found = discover_kinds(loc, sent.get("scale", torch.ones_like(loc)), kinds)
+        # A client that diverged just now sent nothing; it counts with the first kind.
+        held["of"] = torch.zeros(max(clients) + 1, dtype=torch.int64, device=found.device)
+        held["of"][clients] = found
+    group = held["of"].cpu()[clients]
+    for k in range(kinds):
+        rows = (group == k).nonzero()[:, 0].to(sizes.device)
+        if len(rows) == 0:
+            continue
+        members = tuple(clients[i] for i in rows.tolist())
+        own = Upload(members, {name: v[rows] for name, v in sent.items()}, sizes[rows])
+        for name, value in aggregate(own).items():
+            blank = value.expand(kinds, *value.shape)
+            held[name] = held.get(name, blank).clone()
+            held[name][k] = value
+    return {**server, **prefixed(held, KINDS)}
+
+
+def of_clients(server: Tensors, clients: Sequence[int]) -> Tensors:
+    """What the server holds for some clients: w and averages as they are, or those of their kinds ``[S, ...]``."""
+    held = under(server, KINDS)
+    if not held:
+        return server
+    of = held.pop("of").tolist()
+    index = [of[i] if i < len(of) else 0 for i in clients]
+    return {name: value[index] for name, value in held.items()}
+
+
+def _lloyd(loc: Tensor, scale: Tensor, centres: list[Centre]) -> tuple[Tensor, float]:
+    centres = [*centres]
+    group = torch.full((len(loc),), -1)
+    distances = torch.empty(0)
+    for _ in range(SWEEPS):
+        distances = torch.stack([_divergence(loc, scale, *centre) for centre in centres])
+        previous, group = group, distances.argmin(0).cpu()
+        if torch.equal(previous, group):
+            break
+        for k in range(len(centres)):
+            if bool((group == k).any()):
+                centres[k] = _centre(loc, scale, group == k)
+    return group, float(distances.amin(0).mean())
+
+
+def _centre(loc: Tensor, scale: Tensor, members: Tensor) -> Centre:
+    rows = members.nonzero()[:, 0].to(loc.device)
+    return closed_form([(loc[rows], scale[rows], torch.ones(len(rows), device=loc.device))])
+
+
+def _along_components(loc: Tensor, scale: Tensor, kinds: int) -> list[list[Centre]]:
+    """Centres of the groups that clients form along the K - 1 directions in which their means differ most.
+
+    Distances there are not drowned by the noise of all the other directions, in which every client differs from every
+    other one.
+    """
+    if not 1 < kinds < len(loc):
+        return []
+    # Where q^i are narrow, a difference counts for more, as in the divergence.
+    units = (loc - loc.mean(0)) / scale.square().mean(0).sqrt()
+    values, vectors = torch.linalg.eigh((units @ units.T).double().cpu())
+    places = (vectors * values.clamp(min=0.0).sqrt())[:, -(kinds - 1) :].to(torch.float32)
+    found: dict[tuple[int, ...], list[Centre]] = {}
+    width = torch.ones_like(places)
+    for first in range(min(STARTS, len(loc))):
+        group, _ = _lloyd(places, width, _far_apart(places, width, kinds, first))
+        if len(group.unique()) == kinds:
+            centres = [_centre(loc, scale, group == k) for k in range(kinds)]
+            found.setdefault(tuple(_numbered_by_first_client(group).tolist()), centres)
+    return list(found.values())
+
+
+def _far_apart(loc: Tensor, scale: Tensor, kinds: int, first: int) -> list[Centre]:
+    chosen = [first]
+    while len(chosen) < kinds:
+        nearest = torch.stack([_divergence(loc, scale, loc[i], scale[i]) for i in chosen]).amin(0)
+        nearest[chosen] = -1.0
+        chosen.append(int(nearest.argmax()))
+    return [(loc[i], scale[i]) for i in chosen]
+
+
+def _divergence(loc: Tensor, scale: Tensor, w_loc: Tensor, w_scale: Tensor) -> Tensor:
+    """KL(q^i‖w) of every client, ``[N]``, a client at a time to bound memory."""
+    w = _gaussian(w_loc, w_scale)
+    return torch.stack([_gaussian(m, s).kl(w) for m, s in zip(loc, scale, strict=True)])
+
+
+def _gaussian(loc: Tensor, scale: Tensor) -> MeanFieldGaussian:
+    return MeanFieldGaussian.unchecked({"theta": loc}, {"theta": scale})
+
+
+def _numbered_by_first_client(group: Tensor) -> Tensor:
+    order: dict[int, int] = {}
+    return torch.tensor([order.setdefault(int(k), len(order)) for k in group], dtype=torch.int64)

@@ -1,0 +1,133 @@
+"""Server rules: from the clients' uploads to the next w, streamed over chunks of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.families import GaussianRows
+from pyro_pfedbayes.gaussians.barycentre import MomentAccumulator
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
+from pyro_pfedbayes.models.declared import Declaration
+
+__all__ = [
+    "MeanAccumulator",
+    "averaged",
+    "averaged_into",
+    "closed_form",
+    "momentum_step",
+    "project",
+]
+
+Tensors = Mapping[str, Tensor]
+
+
+def closed_form(uploads: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The minimiser of mean_i KL(q^i‖w) (Zhang et al. 2022, section 3).
+
+    Args:
+        uploads: Chunks of means ``[S, T]``, standard deviations ``[S, T]`` and weights ``[S]``.
+
+    Returns:
+        Mean ``[T]`` and standard deviation ``[T]`` of w.
+    """
+    moments = MomentAccumulator()
+    for loc, scale, weights in uploads:
+        q = MeanFieldGaussian.unchecked({"theta": loc}, {"theta": scale}, stacked=True)
+        moments.add(q, weights)
+    w = moments.result()
+    return w.loc["theta"], w.scale["theta"]
+
+
+def momentum_step(previous: Tensor, average: Tensor, beta: float) -> Tensor:
+    """V <- (1 - beta) v + beta mean_i v_i, the server's step of Algorithm 1 (Zhang et al. 2022, section 4)."""
+    return (1.0 - beta) * previous + beta * average
+
+
+def project(
+    declared: Declaration, uploads: Iterable[tuple[Tensors, Tensor]], previous: Tensors
+) -> dict[str, Tensor]:
+    """What the server holds next: the w of its family nearest to what clients sent, and averages of everything else.
+
+    Args:
+        declared: Families and sites.
+        uploads: Chunks of what S clients sent, and their weights ``[S]``.
+        previous: The present w.
+    """
+    moments, mean = MomentAccumulator(), MeanAccumulator()
+    gathered: list[tuple[GaussianRows, Tensor]] = []
+    for tensors, weights in uploads:
+        sent = dict(tensors)
+        if declared.shared.shapes:
+            rows = GaussianRows(sent.pop("loc"), sent.pop("scale"), sent.pop("factor", None))
+            if declared.mean_field:
+                # The paper's closed form needs sums only, so memory does not grow with the clients.
+                q = {"theta": rows.loc}, {"theta": rows.scale}
+                moments.add(MeanFieldGaussian.unchecked(*q, stacked=True), weights)
+            else:
+                gathered.append((rows, weights))
+        mean.add(sent, weights)
+    averages = mean.result()
+    if not declared.shared.shapes:
+        return averages
+    if declared.mean_field:
+        w = moments.result()
+        return {"loc": w.loc["theta"], "scale": w.scale["theta"], **averages}
+    rows = GaussianRows.cat([part for part, _ in gathered])
+    weights = torch.cat([part for _, part in gathered])
+    return {**declared.server.project(rows, weights, previous), **averages}
+
+
+def averaged(uploads: Iterable[tuple[Tensors, Tensor]]) -> dict[str, Tensor]:
+    """Weighted means over clients of all that they sent."""
+    mean = MeanAccumulator()
+    for tensors, weights in uploads:
+        mean.add(tensors, weights)
+    return mean.result()
+
+
+def averaged_into(theta: Tensor, where: Tensor, uploads: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """A copy of weights ``[P]`` with means over clients in some places.
+
+    Args:
+        theta: What stands elsewhere.
+        where: The places, bool ``[P]``.
+        uploads: Chunks of what S clients sent for them ``[S, places]``, and their weights ``[S]``.
+    """
+    after = theta.clone()
+    after[where] = averaged(({"theta": rows}, weights) for rows, weights in uploads)["theta"]
+    return after
+
+
+class MeanAccumulator:
+    """Weighted mean over clients of named tensors, in float64 and in memory that does not grow with their number.
+
+    Example:
+        >>> mean = MeanAccumulator()
+        >>> mean.add({"v": torch.tensor([[1.0], [2.0]])}, torch.tensor([1.0, 1.0]))
+        >>> mean.add({"v": torch.tensor([[6.0]])}, torch.tensor([2.0]))
+        >>> mean.result()["v"]
+        tensor([3.7500])
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._weight = 0.0
+
+    def add(self, rows: Mapping[str, Tensor], weights: Tensor) -> None:
+        """Add rows ``[S, ...]`` with weights ``[S]``."""
+        for name, tensor in rows.items():
+            total = torch.einsum("s,s...->...", weights.double(), tensor.double())
+            self._totals[name] = self._totals.get(name, 0.0) + total
+            self._dtypes[name] = tensor.dtype
+        self._weight += float(weights.sum())
+
+    def result(self) -> dict[str, Tensor]:
+        """The means ``[...]``, in the dtype that was added."""
+        return {
+            name: (total / self._weight).to(self._dtypes[name])
+            for name, total in self._totals.items()
+        }

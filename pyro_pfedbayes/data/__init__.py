@@ -1,0 +1,1 @@
+"""Data sets, array files, clients' shares and corruptions; imports errors and randomness."""

@@ -1,0 +1,339 @@
+"""Spoiling data on purpose: images at five strengths, labels, and whole clients.
+
+Images are spoilt to see what a model says of inputs unlike those it learned from; clients' training data to see whether
+a federation notices. Everything is a function of its seed. The kinds and the idea of five strengths are those of
+Hendrycks & Dietterich (2019); the strengths themselves are our own, chosen so that they mean about the same on
+8 x 8 and on 28 x 28 images.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyro_pfedbayes.data.clients import FederatedData
+from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.randomness import generator, seed_for
+
+__all__ = [
+    "CORRUPTIONS",
+    "IMAGE_CORRUPTIONS",
+    "STRENGTHS",
+    "add_noise",
+    "blur",
+    "corrupt_clients",
+    "corrupt_images",
+    "keep_few",
+    "rotate",
+    "rotated",
+    "shuffle_labels",
+]
+
+ImageCorruption = Literal["noise", "blur", "rotation"]
+Corruption = Literal["labels", "few", "noise", "blur", "rotation"]
+Limits = tuple[float, float]
+
+IMAGE_CORRUPTIONS: tuple[str, ...] = get_args(ImageCorruption)
+"""Kinds that spoil images."""
+
+CORRUPTIONS: tuple[str, ...] = get_args(Corruption)
+"""Kinds that spoil a client's training data."""
+
+STRENGTHS: dict[str, tuple[float, float, float, float, float]] = {
+    "labels": (0.2, 0.4, 0.6, 0.8, 1.0),
+    "few": (0.5, 0.2, 0.1, 0.05, 0.02),
+    "noise": (0.1, 0.2, 0.3, 0.4, 0.5),
+    "blur": (0.02, 0.04, 0.06, 0.08, 0.1),
+    "rotation": (15.0, 30.0, 45.0, 60.0, 75.0),
+}
+"""What strengths 1 to 5 mean: the share of labels that are shuffled; the share of examples that is kept; the standard
+deviation of the noise, from black (0) to white (1); that of the blur as a share of the image's width; degrees."""
+
+_IMAGE = (-1.0, 1.0)
+_SPAN_OF_A_COLUMN = 4.0
+"""Standard deviations of a table's column that count as the way from black to white."""
+
+
+def corrupt_images(
+    x: Tensor, kind: str, strength: int, *, seed: int = 0, limits: Limits = _IMAGE
+) -> Tensor:
+    """Spoil images in one of the three ways.
+
+    Args:
+        x: Images ``[n, C, H, W]``, any float type, any device.
+        kind: ``"noise"``, ``"blur"`` or ``"rotation"``.
+        strength: 1 (mild) to 5 (severe), see `STRENGTHS`.
+        seed: Of what is random.
+        limits: Values of black and white in the scale of ``x``: data sets have (-1, 1); images that were
+            standardised ``((-1 - loc) / scale, (1 - loc) / scale)``.
+
+    Returns:
+        New images, within ``limits`` if ``x`` is.
+
+    Raises:
+        UserError: Another kind, a strength that is not 1 to 5, no images, or limits the wrong way round.
+
+    Example:
+        >>> x = torch.full((1, 1, 8, 8), -1.0)
+        >>> x[..., 4] = 1.0
+        >>> [round(float(corrupt_images(x, "blur", s).max()) + 1, 2) for s in (1, 3, 5)]
+        [2.0, 1.63, 1.0]
+    """
+    if kind not in IMAGE_CORRUPTIONS:
+        raise UserError(
+            f"there is no corruption {kind!r} of images{nearest(kind, IMAGE_CORRUPTIONS)}; "
+            f"give one of {', '.join(IMAGE_CORRUPTIONS)}"
+        )
+    if kind == "noise":
+        _check_images(x)
+        return add_noise(x, strength, seed=seed, limits=limits)
+    if kind == "blur":
+        return blur(x, strength)
+    return rotate(x, strength, seed=seed, limits=limits)
+
+
+def add_noise(x: Tensor, strength: int, *, seed: int = 0, limits: Limits | None = _IMAGE) -> Tensor:
+    """Add Gaussian noise, independent from number to number, and clip what leaves the limits.
+
+    Args:
+        x: Inputs ``[n, *features]``.
+        strength: 1 to 5: a standard deviation of 0.1 to 0.5 of the way from black to white.
+        seed: Of the noise.
+        limits: Black and white; None for a table ``[n, columns]``: nothing is clipped then, and the noise is 0.4
+            to 2 standard deviations of each column over ``x``.
+
+    Returns:
+        Like ``x``.
+
+    Raises:
+        UserError: A strength that is not 1 to 5, or limits the wrong way round.
+    """
+    share = _amount("noise", strength)
+    # Drawn on the CPU, so that all devices see the same images.
+    noise = torch.randn(x.shape, generator=generator(seed, "noise"), dtype=torch.float32)
+    noise = noise.to(x.device, x.dtype)
+    if limits is None:
+        if len(x) < 2:
+            return x.clone()
+        return x + share * _SPAN_OF_A_COLUMN * x.std(0) * noise
+    low, high = _checked(limits)
+    return (x + share * (high - low) * noise).clamp(low, high)
+
+
+def blur(x: Tensor, strength: int) -> Tensor:
+    """Average images with a Gaussian window; beyond the border the edge goes on.
+
+    Args:
+        x: Images ``[n, C, H, W]``.
+        strength: 1 to 5: a standard deviation of 2 to 10 % of the width W.
+
+    Returns:
+        Like ``x``.
+
+    Raises:
+        UserError: A strength that is not 1 to 5, or no images.
+    """
+    _check_images(x)
+    channels, width = x.shape[1], x.shape[3]
+    sd = _amount("blur", strength) * width
+    radius = max(1, math.ceil(3 * sd))
+    offsets = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device)
+    window = torch.exp(-0.5 * (offsets / sd).square())
+    window = (window / window.sum()).expand(channels, 1, 1, -1)
+    x = F.conv2d(F.pad(x, (radius, radius, 0, 0), mode="replicate"), window, groups=channels)
+    x = F.pad(x, (0, 0, radius, radius), mode="replicate")
+    return F.conv2d(x, window.transpose(2, 3), groups=channels)
+
+
+def rotate(x: Tensor, strength: int, *, seed: int = 0, limits: Limits = _IMAGE) -> Tensor:
+    """Turn each image by 15 to 75 degrees, to the left or to the right as a coin says.
+
+    Args:
+        x: Images ``[n, C, H, W]``.
+        strength: 1 to 5: 15, 30, 45, 60 or 75 degrees.
+        seed: Of the coins.
+        limits: Black and white; the corners become black.
+
+    Returns:
+        Like ``x``.
+
+    Raises:
+        UserError: A strength that is not 1 to 5, no images, or limits the wrong way round.
+    """
+    degrees = _amount("rotation", strength)
+    coins = torch.randint(2, (len(x),), generator=generator(seed, "rotation")) * 2.0 - 1.0
+    return rotated(x, degrees * coins, limits=limits)
+
+
+def rotated(x: Tensor, degrees: Tensor, *, limits: Limits = _IMAGE) -> Tensor:
+    """Turn images counterclockwise about their centre, by bilinear interpolation; the corners become black.
+
+    Args:
+        x: Images ``[n, C, H, W]``.
+        degrees: One angle an image, ``[n]``.
+        limits: Black and white.
+
+    Returns:
+        Like ``x``.
+
+    Example:
+        >>> x = torch.tensor([[[[0.0, 1.0], [0.0, 0.0]]]])
+        >>> rotated(x, torch.tensor([90.0]), limits=(0.0, 1.0)).round(decimals=4).tolist()
+        [[[[1.0, 0.0], [0.0, 0.0]]]]
+    """
+    _check_images(x)
+    low, _ = _checked(limits)
+    height, width = x.shape[2:]
+    angle = torch.deg2rad(degrees.to(x.device, x.dtype))
+    cos, sin, none = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    # In coordinates from -1 to 1 along either side, an oblong image turns with its sides' ratio.
+    rows = [cos, -sin * height / width, none], [sin * width / height, cos, none]
+    matrix = torch.stack([torch.stack(row, -1) for row in rows], 1)
+    grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
+    turned = F.grid_sample(x - low, grid, padding_mode="zeros", align_corners=False)
+    return turned + low
+
+
+def shuffle_labels(y: Tensor, strength: int, *, seed: int = 0) -> Tensor:
+    """Permute the outcomes of some examples among them, so that how often each occurs stays the same.
+
+    Args:
+        y: Outcomes ``[n]``, classes or numbers.
+        strength: 1 to 5: 20 to 100 % of the examples take part. Some get back the label that they had.
+        seed: Of the choice and of the permutation.
+
+    Returns:
+        New outcomes ``[n]``.
+
+    Raises:
+        UserError: A strength that is not 1 to 5.
+
+    Example:
+        >>> y = torch.arange(10)
+        >>> bool((shuffle_labels(y, 1) != y).sum() <= 2), shuffle_labels(y, 5).sort().values.equal(y)
+        (True, True)
+    """
+    stream = generator(seed, "labels")
+    taken = torch.randperm(len(y), generator=stream)[: round(_amount("labels", strength) * len(y))]
+    mixed = taken[torch.randperm(len(taken), generator=stream)]
+    y = y.clone()
+    y[taken.to(y.device)] = y[mixed.to(y.device)]
+    return y
+
+
+def keep_few(index: Tensor, strength: int, *, seed: int = 0) -> Tensor:
+    """Keep a random part of a client's examples, at least one, in their order.
+
+    Args:
+        index: Which examples, ``[n]``.
+        strength: 1 to 5: 50, 20, 10, 5 or 2 % stay.
+        seed: Of the choice.
+
+    Raises:
+        UserError: A strength that is not 1 to 5.
+    """
+    share = _amount("few", strength)
+    if not len(index):
+        return index
+    order = torch.randperm(len(index), generator=generator(seed, "few"))
+    return index[order[: max(1, round(share * len(index)))].sort().values]
+
+
+def corrupt_clients(
+    data: FederatedData,
+    clients: Sequence[int],
+    kind: str,
+    strength: int,
+    *,
+    seed: int = 0,
+    limits: Limits = _IMAGE,
+) -> FederatedData:
+    """Spoil what some clients learn from: their training examples, and the validation examples held out of them.
+
+    Both come from the same source, so both are spoilt: a client whose labels are wrong has no right ones to check
+    itself with. Test examples stay as they are, as do other clients' examples.
+
+    Args:
+        data: The clients, on the CPU.
+        clients: Numbers of those to spoil.
+        kind: ``"labels"``, ``"few"`` (validation examples all stay), ``"noise"``, ``"blur"`` or ``"rotation"``;
+            a table has no blur and no rotation.
+        strength: 1 (mild) to 5 (severe), see `STRENGTHS`.
+        seed: Of what is random; each client has a stream of its own.
+        limits: As for `corrupt_images`.
+
+    Returns:
+        The clients, with a copy of what was changed.
+
+    Raises:
+        UserError: No such client or kind, or images wanted of a table.
+
+    Example:
+        >>> from pyro_pfedbayes.data.datasets import load_dataset
+        >>> from pyro_pfedbayes.data.partitions.schemes import partition_labels
+        >>> digits = load_dataset("digits")
+        >>> clean = FederatedData(digits, partition_labels(digits, 10, 5, 15, 15))
+        >>> spoilt = corrupt_clients(clean, [3], "labels", 5)
+        >>> [bool((spoilt.examples(i)[1] == clean.examples(i)[1]).all()) for i in (2, 3)]
+        [True, False]
+    """
+    if kind not in CORRUPTIONS:
+        raise UserError(
+            f"there is no corruption {kind!r}{nearest(kind, CORRUPTIONS)}; "
+            f"give one of {', '.join(CORRUPTIONS)}"
+        )
+    for client in clients:
+        if client not in range(data.num_clients):
+            raise UserError(
+                f"no client {client} to corrupt: there are {data.num_clients}, numbered from 0"
+            )
+    dataset, partition = data.dataset, data.partition
+    if kind in ("blur", "rotation") and dataset.x.ndim != 4:
+        raise UserError(f"{dataset.name} is a table: it has no {kind}; give labels, few or noise")
+    if kind == "few":
+        train = tuple(
+            keep_few(index, strength, seed=seed_for(seed, "corruption", client))
+            if client in clients
+            else index
+            for client, index in enumerate(partition.train)
+        )
+        return FederatedData(dataset, dataclasses.replace(partition, train=train))
+    x, y = dataset.x.clone(), dataset.y.clone()
+    for client in sorted(set(clients)):
+        index, own = (
+            torch.cat([partition.train[client], partition.validation[client]]),
+            seed_for(seed, "corruption", client),
+        )
+        if kind == "labels":
+            y[index] = shuffle_labels(y[index], strength, seed=own)
+        elif x.ndim == 4:
+            x[index] = corrupt_images(x[index], kind, strength, seed=own, limits=limits)
+        else:
+            x[index] = add_noise(x[index], strength, seed=own, limits=None)
+    return FederatedData(dataclasses.replace(dataset, x=x, y=y), partition)
+
+
+def _amount(kind: str, strength: int) -> float:
+    if isinstance(strength, bool) or strength not in range(1, 6):
+        raise UserError(f"strength is {strength!r}; it must be a whole number from 1 to 5")
+    return STRENGTHS[kind][int(strength) - 1]
+
+
+def _check_images(x: Tensor) -> None:
+    if x.ndim != 4 or not x.is_floating_point():
+        raise UserError(f"images must be floats [n, C, H, W], not {x.dtype} {list(x.shape)}")
+
+
+def _checked(limits: Limits) -> Limits:
+    low, high = limits
+    if not low < high:
+        raise UserError(
+            f"limits are {limits}; give the values of black and white, the lower one first"
+        )
+    return low, high

@@ -1,0 +1,1 @@
+"""Who holds which examples: allocation, schemes, tables and pictures; imports data sets."""

@@ -1,0 +1,205 @@
+"""Dealing examples to clients: the steps that the partitions of ``partition.py`` are made of.
+
+All functions work on NumPy index arrays and draw only from streams named by a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.randomness import seed_for
+
+__all__ = [
+    "check_count",
+    "check_fraction",
+    "cut",
+    "fill_empty",
+    "hold_out",
+    "label_sets",
+    "quantile_bins",
+    "shuffled",
+    "stream",
+]
+
+Index = NDArray[np.int64]
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Raise UserError unless ``value`` is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise UserError(f"{name} is {value!r}: wanted an integer of at least {least}")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise UserError unless ``value`` is a number in [0, 1)."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.number))
+        or not 0 <= value < 1
+    ):
+        raise UserError(f"{name} is {value!r}: wanted a fraction of at least 0 and below 1")
+
+
+def stream(seed: int, *keys: int | str) -> np.random.Generator:
+    """A NumPy generator at the start of the stream that ``seed`` and ``keys`` name."""
+    return np.random.default_rng(seed_for(seed, "partition", *keys))
+
+
+def shuffled(index: Index, seed: int, *keys: int | str) -> Index:
+    """``index`` in an order that depends on seed and keys only."""
+    return stream(seed, *keys).permutation(index)
+
+
+def cut(index: Index, proportions: NDArray[np.float64]) -> list[Index]:
+    """Cut ``index`` into consecutive pieces, each within one example of its proportion."""
+    edges = np.rint(np.cumsum(proportions)[:-1] * len(index)).astype(np.int64)
+    # Rounding errors of the sum must not lose the last examples, nor reach beyond them.
+    return np.split(index, np.minimum(edges, len(index)))
+
+
+def hold_out(
+    index: Index, y: Index, fraction: float, rng: np.random.Generator
+) -> tuple[Index, Index]:
+    """Split off ``fraction`` of ``index``, evenly over the classes, but leave at least one.
+
+    ``round(fraction * n)`` examples are held out. Each class gives its share rounded down; the rest
+    come one each from the classes with the largest remainders, those that would lose their last
+    example coming last.
+
+    Args:
+        index: Examples, ``[n]``.
+        y: Labels of the whole data set.
+        fraction: In [0, 1).
+        rng: Breaks ties and chooses the examples.
+
+    Returns:
+        The examples kept and those held out, both ascending.
+
+    Example:
+        >>> y = np.array([0, 0, 0, 0, 1, 1])
+        >>> kept, held = hold_out(np.arange(6), y, 0.5, np.random.default_rng(0))
+        >>> y[kept].tolist(), y[held].tolist()
+        ([0, 0, 1], [0, 0, 1])
+    """
+    index = rng.permutation(index)
+    wanted = min(round(fraction * len(index)), len(index) - 1)
+    if wanted <= 0:
+        return np.sort(index), index[:0]
+    _, kind, counts = np.unique(y[index], return_inverse=True, return_counts=True)
+    share = fraction * counts
+    quota = np.floor(share + 1e-9).astype(np.int64)
+    emptied = quota + 1 >= counts
+    # lexsort's last key comes first: who would be emptied, then the remainders, then chance.
+    order = np.lexsort((rng.random(len(counts)), quota - share, emptied))
+    missing = wanted - int(quota.sum())
+    quota[order[: max(missing, 0)]] += 1
+    # Where each example stands within its class, in the shuffled order.
+    by_kind = np.argsort(kind, kind="stable")
+    rank = np.empty(len(index), dtype=np.int64)
+    rank[by_kind] = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    out = rank < quota[kind]
+    return np.sort(index[~out]), np.sort(index[out])
+
+
+def quantile_bins(y: NDArray[np.floating], bins: int) -> Index:
+    """Number each value's quantile bin, 0 to ``bins - 1``; -1 for NaN.
+
+    Edges are quantiles of the known values. Where many values are equal, bins differ in size, and some
+    may be empty.
+
+    Args:
+        y: Numbers ``[n]``, NaN where missing.
+        bins: Number of bins.
+
+    Returns:
+        int64 ``[n]``.
+
+    Example:
+        >>> quantile_bins(np.array([10.0, np.nan, 40.0, 20.0, 30.0]), 2)
+        array([ 0, -1,  1,  0,  1])
+    """
+    out: Index = np.full(len(y), -1, dtype=np.int64)
+    known = ~np.isnan(y)
+    if known.any():
+        edges = np.quantile(y[known].astype(np.float64), np.arange(1, bins) / bins)
+        out[known] = np.searchsorted(edges, y[known], side="left")
+    return out
+
+
+def fill_empty(shares: list[Index], rng: np.random.Generator) -> list[Index]:
+    """Give each empty share one example, at random, of the share that is then the largest.
+
+    Raises:
+        UserError: If there are fewer examples than shares.
+
+    Example:
+        >>> shares = fill_empty([np.arange(3), np.arange(0)], np.random.default_rng(0))
+        >>> [len(share) for share in shares]
+        [2, 1]
+    """
+    sizes = np.array([len(share) for share in shares])
+    if sizes.sum() < len(shares):
+        raise UserError(
+            f"{sizes.sum()} training examples cannot give each of {len(shares)} clients one: "
+            f"at most {sizes.sum()} clients are possible"
+        )
+    filled = list(shares)
+    for empty in np.flatnonzero(sizes == 0):
+        donor = int(sizes.argmax())
+        taken = int(rng.integers(sizes[donor]))
+        filled[empty] = filled[donor][taken : taken + 1]
+        filled[donor] = np.delete(filled[donor], taken)
+        sizes[donor] -= 1
+        sizes[empty] = 1
+    return filled
+
+
+def label_sets(
+    scheme: str, clients: int, labels: int, num_classes: int, seed: int
+) -> NDArray[np.bool_]:
+    """Which classes each client holds, bool ``[clients, num_classes]``, ``labels`` of them each.
+
+    See :func:`pyro_pfedbayes.data.partitions.schemes.partition_labels` for the schemes ``blocks``, ``rotating``
+    and ``random``.
+
+    Example:
+        >>> label_sets("blocks", clients=3, labels=2, num_classes=4, seed=0).astype(int)
+        array([[1, 1, 0, 0],
+               [0, 0, 1, 1],
+               [1, 1, 0, 0]])
+    """
+    held = np.zeros((clients, num_classes), dtype=np.bool_)
+    if scheme == "random":
+        _deal_evenly(held, labels, stream(seed, "labels"))
+        return held
+    stride = labels if scheme == "blocks" else 1
+    first = stride * np.arange(clients)[:, None]
+    held[np.arange(clients)[:, None], (first + np.arange(labels)) % num_classes] = True
+    return held
+
+
+def _deal_evenly(held: NDArray[np.bool_], labels: int, rng: np.random.Generator) -> None:
+    """Fill ``held``: ``labels`` a row, columns equally full but for one, otherwise at random."""
+    clients, num_classes = held.shape
+    used = np.zeros(num_classes, dtype=np.int64)
+    for client in range(clients):
+        rarest = np.lexsort((rng.random(used.shape), used))[:labels]
+        held[client, rarest] = True
+        used[rarest] += 1
+    # So far each client complements the one before. Trading labels between random pairs of clients
+    # keeps both sums and forgets the order (the "curveball" chain, Strona et al. 2014).
+    for a, b in rng.integers(clients, size=(10 * clients, 2)):
+        differ = np.flatnonzero(held[a] != held[b])
+        to_a = rng.permutation(differ)[: int(held[a, differ].sum())]
+        held[a, differ], held[b, differ] = False, True
+        held[a, to_a], held[b, to_a] = True, False
+
+
+def describe_values(values: Sequence[float]) -> tuple[str, ...]:
+    """Numbers as short names: integers without a point, others to six digits."""
+    return tuple(str(int(v)) if math.isfinite(v) and v == int(v) else f"{v:.6g}" for v in values)

@@ -1,0 +1,188 @@
+"""A partition: which examples of a data set each client learns from and is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from pyro_pfedbayes.data.datasets import Dataset
+from pyro_pfedbayes.data.partitions.allocation import (
+    Index,
+    check_fraction,
+    fill_empty,
+    hold_out,
+    stream,
+)
+from pyro_pfedbayes.data.partitions.text_tables import number_table, partition_table, table_text
+from pyro_pfedbayes.errors import UserError, nearest
+
+__all__ = ["PARTS", "Partition", "deal_pools", "finish"]
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Index lists, one a client and part, into one data set.
+
+    Attributes:
+        scheme: How it came about, such as ``"blocks"`` or ``"dirichlet(alpha=0.5)"``.
+        train: For each client the examples it learns from, int64 ``[n_i]``.
+        validation: For each client the examples held out of its training data; may be empty.
+        test: For each client the examples it is judged by; may be empty for a client with a single
+            example.
+        names: What to call the clients in tables, such as the values of a column; default 0, 1, 2,
+            ...
+
+    Raises:
+        UserError: If the three parts do not have one index list a client.
+
+    Example:
+        >>> import torch
+        >>> train, validation, test = torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3])
+        >>> part = Partition("by hand", (train,), (validation,), (test,))
+        >>> part.num_clients, part.names
+        (1, ('0',))
+        >>> part.counts(torch.tensor([0, 1, 1, 0]), num_classes=2).tolist()
+        [[1, 1]]
+    """
+
+    scheme: str
+    train: tuple[Tensor, ...]
+    validation: tuple[Tensor, ...]
+    test: tuple[Tensor, ...]
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the lengths and name clients that have no name."""
+        lengths = {len(self.train), len(self.validation), len(self.test)}
+        if (
+            len(lengths) != 1
+            or not self.train
+            or (self.names and len(self.names) != len(self.train))
+        ):
+            raise UserError(
+                f"partition '{self.scheme}': {len(self.train)} training, {len(self.validation)} "
+                f"validation and {len(self.test)} test lists and {len(self.names)} names: "
+                "wanted one of each a client"
+            )
+        if not self.names:
+            object.__setattr__(
+                self, "names", tuple(str(client) for client in range(len(self.train)))
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients N."""
+        return len(self.train)
+
+    def part(self, part: str) -> tuple[Tensor, ...]:
+        """The index lists of ``part``: ``"train"``, ``"validation"`` or ``"test"``."""
+        lists: dict[str, tuple[Tensor, ...]] = dict(
+            zip(PARTS, (self.train, self.validation, self.test), strict=True)
+        )
+        if part not in lists:
+            raise UserError(
+                f"unknown part '{part}'{nearest(part, PARTS)} (known: {', '.join(PARTS)})"
+            )
+        return lists[part]
+
+    def sizes(self, part: str = "train") -> Tensor:
+        """Examples a client, int64 ``[N]``."""
+        return torch.tensor([len(index) for index in self.part(part)])
+
+    def counts(self, y: Tensor, num_classes: int, part: str = "train") -> Tensor:
+        """Examples a client and class, int64 ``[N, num_classes]``, given labels ``y`` ``[n]``.
+
+        Examples without a known label (-1) are counted nowhere.
+        """
+        lists = self.part(part)
+        owner = torch.arange(len(lists)).repeat_interleave(self.sizes(part))
+        labels = y.cpu()[torch.cat(lists)]
+        owner, labels = owner[labels >= 0], labels[labels >= 0]
+        cells = torch.bincount(owner * num_classes + labels, minlength=len(lists) * num_classes)
+        return cells.view(len(lists), num_classes)
+
+    def table(self, y: Tensor, classes: tuple[str, ...], width: int = 100) -> Table:
+        """A small table: a row a client (the first and last, if many), then the sums.
+
+        Args:
+            y: Outcomes of the data set, ``[n]``: labels, or numbers in the units to show.
+            classes: Names of its classes; none if outcomes are numbers.
+            width: Columns of text to make do with; classes that do not fit are summed up.
+        """
+        sizes = {part: self.sizes(part) for part in PARTS}
+        if y.is_floating_point():
+            return number_table(self.scheme, self.names, self.dealt(y), sizes)
+        counts = self.counts(y, len(classes))
+        return partition_table(self.scheme, self.names, classes, counts, sizes, width)
+
+    def dealt(self, y: Tensor, part: str = "train") -> list[Tensor]:
+        """The outcomes that each client holds in ``part``, ``[n_i]`` each, on the CPU."""
+        y = y.cpu()
+        return [y[index] for index in self.part(part)]
+
+    def to_text(self, y: Tensor, classes: tuple[str, ...], width: int = 100) -> str:
+        """The same table as plain text."""
+        return table_text(self.table(y, classes, width), width)
+
+
+def deal_pools(
+    dataset: Dataset,
+    scheme: str,
+    clients: int,
+    deal: Callable[[Index, str], list[Index]],
+    test_fraction: float,
+    validation: float,
+    seed: int,
+    strata: Index | None = None,
+) -> Partition:
+    """Deal the training examples, and as test the data set's own or a fraction of each share.
+
+    What is held out is spread evenly over ``strata`` ``[n]``; by default these are the labels, and for
+    numbers whether the outcome is known.
+    """
+    check_fraction("test_fraction", test_fraction)
+    if strata is None:
+        strata = (dataset.known if dataset.outcome == "number" else dataset.y).cpu().long().numpy()
+    y = strata
+    own_test = (
+        np.zeros(len(y), dtype=np.bool_)
+        if dataset.test_mask is None
+        else dataset.test_mask.cpu().numpy()
+    )
+    shares = fill_empty(deal(np.flatnonzero(~own_test), "train"), stream(seed, "fill"))
+    if own_test.any():
+        test = deal(np.flatnonzero(own_test), "test")
+    else:
+        split = [
+            hold_out(s, y, test_fraction, stream(seed, "test", u)) for u, s in enumerate(shares)
+        ]
+        shares, test = [kept for kept, _ in split], [held for _, held in split]
+    return finish(scheme, y, shares, test, validation, seed)
+
+
+def finish(
+    scheme: str,
+    y: Index,
+    shares: Sequence[Index],
+    test: Sequence[Index],
+    validation: float,
+    seed: int,
+) -> Partition:
+    """Hold validation examples out of the training shares, and make the index lists tensors."""
+    check_fraction("validation", validation)
+    split = [
+        hold_out(s, y, validation, stream(seed, "validation", u)) for u, s in enumerate(shares)
+    ]
+    return Partition(
+        scheme,
+        tuple(torch.from_numpy(kept) for kept, _ in split),
+        tuple(torch.from_numpy(held) for _, held in split),
+        tuple(torch.from_numpy(np.sort(index)) for index in test),
+    )

@@ -1,0 +1,311 @@
+"""Posterior predictive draws of outcomes that are numbers, as an ArviZ ``DataTree``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_pfedbayes.datatree.groups import (
+    ClientMeans,
+    Owners,
+    as_array,
+    assemble,
+    check_lengths,
+    checked_attrs,
+    draws_that_fit,
+    integers,
+)
+from pyro_pfedbayes.errors import UserError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["NumberDraw", "NumberTable", "to_datatree_numbers"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class NumberDraw:
+    """What one draw of the weights says about n outcomes.
+
+    Attributes:
+        mean: Conditional mean ``[n]``.
+        variance: Conditional variance ``[n]``; infinite or NaN where the distribution has none.
+        log_density: log p(y | x, weights), ``[n]`` in nats; NaN where y is missing.
+        outcomes: Outcomes drawn from it, ``[samples, n]``.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_density: Tensor
+    outcomes: Tensor
+
+
+def to_datatree_numbers(
+    draws: Iterable[NumberDraw],
+    y: Any,
+    client: Any,
+    *,
+    target_scaling: tuple[float, float] | None = None,
+    names: Sequence[str] | None = None,
+    clients: Sequence[int] | None = None,
+    index: Any = None,
+    attrs: Mapping[str, str | int | float] | None = None,
+) -> xr.DataTree:
+    """Lay predictions of numbers out in ArviZ's schema.
+
+    ===================== ============================================== ===========================================
+    group                 variables                                      dimensions
+    ===================== ============================================== ===========================================
+    posterior_predictive  ``y`` outcome drawn (float32)                  chain, draw, observation
+    log_likelihood        ``y`` log p(y | x, weights), nats              chain, draw, observation
+    client_metrics        ``rmse``, ``nll`` (nats)                       chain, draw, client
+    observed_data         ``y`` the true outcome, NaN where missing      observation
+    constant_data         ``index`` of the example in its data set       observation
+    observation_stats     ``mean``, ``sd``, ``aleatoric``, ``epistemic`` observation
+    observation_stats     ``log_density`` (nats), ``crps``               observation
+    observation_stats     ``below``, ``equal``                           observation
+    ===================== ============================================== ===========================================
+
+    ``aleatoric`` is the mean over draws of the conditional variance, ``epistemic`` the variance over draws of the
+    conditional mean, ``sd`` the root of their sum, ``log_density`` the log of the mean over draws of p(y | x, weights).
+    ``crps`` is an estimate without bias of the continuous ranked probability score, in the outcome's unit: the mean of
+    |x_k - y| less half that of |x_k - x_(k-1)|, for outcomes drawn x_k (from at least two). ``below`` and ``equal`` say
+    how many of them lie below y, and at y: `pyro_pfedbayes.measures.interval_scores.pit_from_ranks` makes the PIT of
+    them.
+    These and the metrics run over all ``draws`` (an attribute); outcomes and log-likelihoods are kept of the first
+    ``draws_kept``, which are all or as many as `pyro_pfedbayes.datatree.tree.MAX_CELLS` allows. Where an outcome is
+    missing,
+    the log-likelihood is NaN and no metric counts it. `pyro_pfedbayes.datatree.tree.for_client`, ``save_datatree`` and
+    ``load_datatree`` work as for classes.
+
+    Args:
+        draws: One a draw of the weights; the first of its drawn outcomes is kept.
+        y: Outcomes ``[n]``, NaN where missing.
+        client: Number of the client that each observation belongs to, ``[n]``.
+        target_scaling: (loc, scale) by which outcomes were standardised: the tree is in the data's own units.
+        names: Names of the clients, by number; default their numbers.
+        clients: Numbers of all clients; those without an observation have metrics that are NaN. Default: those
+            that have one.
+        index: Where each observation lies in its data set, ``[n]``; default 0 … n - 1.
+        attrs: What to remember of the run: texts and numbers.
+
+    Returns:
+        The tree.
+
+    Raises:
+        UserError: No draws or observations, lengths or shapes that differ, outcomes that are no numbers, drawn ones
+            that are NaN or infinite, an attribute of another type.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(2)
+        >>> first = NumberDraw(mean=0 * one, variance=one, log_density=-one, outcomes=torch.zeros(1, 2))
+        >>> second = NumberDraw(mean=2 * one, variance=3 * one, log_density=-one, outcomes=torch.ones(1, 2))
+        >>> tree = to_datatree_numbers([first, second], torch.tensor([0.0, 2.0]), torch.tensor([0, 1]))
+        >>> stats = tree["observation_stats"]
+        >>> stats["aleatoric"].values.tolist(), stats["epistemic"].values.tolist()
+        ([2.0, 2.0], [1.0, 1.0])
+        >>> tree["client_metrics"]["rmse"].sel(client=1).values.tolist()
+        [[2.0, 0.0]]
+    """
+    outcomes, owner = _numbers(y), integers(client, "client")
+    places = np.arange(len(outcomes)) if index is None else integers(index, "index")
+    check_lengths(len(outcomes), client=owner, index=places)
+    table = NumberTable(outcomes, Owners.of(owner, clients), target_scaling=target_scaling)
+    for number, draw in enumerate(draws):
+        table.add(number, draw)
+    return table.tree(places, names, checked_attrs(attrs or {}))
+
+
+class NumberTable:
+    """Running moments over all draws, and the first draws one by one, in the data's own units.
+
+    Rows may come in any pieces, but each row has its draws in order.
+
+    Args:
+        y: Outcomes ``[n]`` in the model's units, NaN where missing.
+        owners: Whose observation it is.
+        target_scaling: (loc, scale) by which outcomes were standardised.
+        keep: Draws kept one by one; None for what fits, 0 for none.
+
+    Raises:
+        UserError: There are no observations.
+    """
+
+    def __init__(
+        self,
+        y: NDArray[np.float64],
+        owners: Owners,
+        *,
+        target_scaling: tuple[float, float] | None = None,
+        keep: int | None = None,
+    ) -> None:
+        if not len(y):
+            raise UserError("there are no observations")
+        self._loc, self._scale = (0.0, 1.0) if target_scaling is None else target_scaling
+        self.y, self.owners = y * self._scale + self._loc, owners
+        self.draws = 0
+        self.keep = draws_that_fit(len(y)) if keep is None else keep
+        self._mean, self._squares, self._variance = np.zeros((3, len(y)))
+        self._density = np.full(len(y), -np.inf)
+        self._ranks = _Ranks(y)
+        self._drawn: list[NDArray[np.float32]] = []
+        self._log_likelihood: list[NDArray[np.float32]] = []
+        known = ~np.isnan(y)
+        self._errors, self._nll = ClientMeans(owners, known), ClientMeans(owners, known)
+
+    @property
+    def kept(self) -> int:
+        """How many draws are kept one by one."""
+        return len(self._drawn)
+
+    def add(self, number: int, draw: NumberDraw, rows: slice = slice(None)) -> None:
+        """Take up draw ``number`` for the m observations ``rows``.
+
+        Raises:
+            UserError: Another shape, outcomes that are not finite.
+        """
+        y, scale = self.y[rows], self._scale
+        parts = self._checked(draw, number, rows, len(y))
+        self.draws = max(self.draws, number + 1)
+        # A variance may be infinite, or too large for float32: that is how it is kept.
+        with np.errstate(invalid="ignore", over="ignore"):
+            predicted = parts["mean"] * scale + self._loc
+            step = predicted - self._mean[rows]
+            self._mean[rows] += step / (number + 1)
+            self._squares[rows] += step * (predicted - self._mean[rows])
+            self._variance[rows] += parts["variance"] * scale**2
+            density = parts["log_density"] - math.log(scale)
+            self._density[rows] = np.logaddexp(self._density[rows], density)
+            self._errors.add(number, (predicted - y) ** 2, rows)
+            self._nll.add(number, -density, rows)
+            self._ranks.add(number, parts["outcomes"], rows)
+            if number < self.keep:
+                if number == self.kept:
+                    self._drawn.append(np.zeros(len(self.y), np.float32))
+                    self._log_likelihood.append(np.zeros(len(self.y), np.float32))
+                self._drawn[number][rows] = parts["outcomes"] * scale + self._loc
+                self._log_likelihood[number][rows] = density
+
+    def statistics(self, dim: str = "observation") -> xr.Dataset:
+        """Mean, standard deviation and its two parts, log of the mean density, CRPS, and how outcomes rank among draws.
+
+        Raises:
+            UserError: There were no draws.
+        """
+        import xarray as xr
+
+        if not self.draws:
+            raise UserError("there are no draws")
+        with np.errstate(invalid="ignore", over="ignore"):
+            aleatoric, epistemic = self._variance / self.draws, self._squares / self.draws
+            parts = {
+                "mean": self._mean,
+                "sd": np.sqrt(aleatoric + epistemic),
+                "aleatoric": aleatoric,
+                "epistemic": epistemic,
+                "log_density": self._density - math.log(self.draws),
+                "crps": self._ranks.crps(self.draws) * self._scale,
+                "below": self._ranks.counts(self._ranks.below),
+                "equal": self._ranks.counts(self._ranks.equal),
+            }
+            return xr.Dataset(
+                {name: (dim, values.astype(np.float32)) for name, values in parts.items()},
+                coords={dim: np.arange(len(self.y))},
+            )
+
+    def tree(
+        self,
+        index: NDArray[np.int64],
+        names: Sequence[str] | None,
+        attrs: dict[str, str | int | float],
+    ) -> xr.DataTree:
+        """Lay it out as `to_datatree_numbers` says."""
+        statistics = self.statistics()
+        metrics = {"rmse": np.sqrt(self._errors.result()), "nll": self._nll.result()}
+        return assemble(
+            {
+                "posterior_predictive": {"y": np.stack(self._drawn)[None]},
+                "log_likelihood": {"y": np.stack(self._log_likelihood)[None]},
+                "client_metrics": {name: values[None] for name, values in metrics.items()},
+                "observed_data": {"y": self.y.astype(np.float32)},
+                "constant_data": {"index": index},
+            },
+            statistics,
+            self.owners,
+            names,
+            attrs | {"draws": self.draws, "draws_kept": self.kept},
+        )
+
+    def _checked(
+        self, draw: NumberDraw, number: int, rows: slice, n: int
+    ) -> dict[str, NDArray[np.float64]]:
+        """A draw's parts ``[n]``."""
+        parts: dict[str, Array] = {
+            name: as_array(getattr(draw, name)).astype(np.float64)
+            for name in ("mean", "variance", "log_density", "outcomes")
+        }
+        if parts["outcomes"].ndim == 2:
+            parts["outcomes"] = parts["outcomes"][0]
+        for name, values in parts.items():
+            if values.shape != (n,):
+                found = list(values.shape)
+                raise UserError(f"draw {number}: {name} has shape {found}; wanted [{n}]")
+        bad = ~np.isfinite(parts["outcomes"])
+        if bad.any():
+            row = range(len(self.y))[rows][int(bad.argmax())]
+            raise UserError(
+                f"draw {number} holds outcomes that are not finite "
+                f"(observation {row}, of client {self.owners.owner[row]})"
+            )
+        return parts
+
+
+class _Ranks:
+    """What running sums over draws tell of where outcomes lie among them: nothing grows with the number of draws.
+
+    Args:
+        y: Outcomes ``[n]`` in the model's units, NaN where missing.
+    """
+
+    def __init__(self, y: NDArray[np.float64]) -> None:
+        self._y = y
+        self.below, self.equal = np.zeros((2, len(y)), np.int32)
+        self._distance, self._steps, self._last = np.zeros((3, len(y)))
+
+    def add(self, number: int, drawn: NDArray[np.float64], rows: slice) -> None:
+        """Take up draw ``number`` of the observations ``rows``."""
+        y = self._y[rows]
+        self.below[rows] += drawn < y
+        self.equal[rows] += drawn == y
+        self._distance[rows] += np.abs(drawn - y)
+        if number:
+            self._steps[rows] += np.abs(drawn - self._last[rows])
+        self._last[rows] = drawn
+
+    def crps(self, draws: int) -> NDArray[np.float64]:
+        """``[n]``; NaN where the outcome is missing, or if there is only one draw."""
+        if draws < 2:
+            return np.full(len(self._y), np.nan)
+        return self._distance / draws - self._steps / (2 * (draws - 1))
+
+    def counts(self, counts: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Counts as numbers, NaN where the outcome is missing."""
+        return np.where(np.isnan(self._y), np.nan, counts)
+
+
+def _numbers(values: Any) -> NDArray[np.float64]:
+    found = as_array(values)
+    if found.ndim != 1 or found.dtype.kind not in "iuf":
+        raise UserError(
+            f"y must be numbers, one an observation, not {found.dtype} {list(found.shape)}"
+        )
+    return found.astype(np.float64)

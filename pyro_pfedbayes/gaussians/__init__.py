@@ -1,0 +1,1 @@
+"""Mean-field Gaussians, their flat layout and the closed-form barycentre; imports only errors."""

@@ -1,0 +1,1 @@
+"""Measures of predictions: scores, calibration, selection, detection, resampling; imports errors and randomness."""

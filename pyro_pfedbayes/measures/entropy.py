@@ -1,0 +1,153 @@
+"""How uncertain predicted classes are, and how much of it more data would remove; all in nats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.measures.validation import probabilities, same_length, vector
+
+__all__ = [
+    "EntropySplit",
+    "entropy",
+    "entropy_split",
+    "max_probability_uncertainty",
+    "split_from_means",
+]
+
+# Rounding may leave the mean entropy above the entropy of the mean by about this share of log C.
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}
+_ROUNDING_HALF = 5e-2
+
+
+@dataclass(frozen=True)
+class EntropySplit:
+    """Predictive entropy and its two parts, float64 ``[n]`` in nats; ``total = aleatoric + epistemic``.
+
+    Attributes:
+        total: Entropy of the averaged probabilities, in [0, log C].
+        aleatoric: Mean over draws of each draw's entropy, in [0, log C]: noise in the data.
+        epistemic: Their difference, in [0, log C]: the mutual information of label and weights. Not above log K for
+            K draws, so few draws cannot show much of it.
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """Shannon entropy -Σ_c p_c log p_c of each row, with 0 log 0 = 0.
+
+    Args:
+        probs: Class probabilities ``[n, C]``.
+
+    Returns:
+        ``[n]`` in float64, in nats, in [0, log C].
+
+    Raises:
+        UserError: They are no probabilities.
+
+    Example:
+        >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+        tensor([0.6931, 0.0000], dtype=torch.float64)
+    """
+    return _entropy(probabilities(probs))
+
+
+def entropy_split(probs: Tensor) -> EntropySplit:
+    """Split the predictive entropy by the draws' own probabilities (Depeweg et al. 2018, equation 1).
+
+    With p̄ = mean_k p_k: total H(p̄), aleatoric mean_k H(p_k), epistemic H(p̄) - mean_k H(p_k). Draws are widened to
+    float64 one at a time, so memory is that of ``probs`` and a few ``[n, C]``.
+
+    Args:
+        probs: Class probabilities of each draw of the weights, ``[K, n, C]``.
+
+    Returns:
+        The split. From one draw the epistemic part is 0: it needs at least two to show.
+
+    Raises:
+        UserError: No draws, another shape, or what are no probabilities.
+
+    Example:
+        >>> split = entropy_split(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
+        >>> split.aleatoric.item(), round(split.epistemic.item(), 4)
+        (0.0, 0.6931)
+    """
+    if probs.ndim != 3:
+        raise UserError(f"probs must be [K, n, C], one block a draw, not {list(probs.shape)}")
+    if not len(probs):
+        raise UserError("there are no draws; an entropy needs at least 1")
+    mean = torch.zeros(probs.shape[1:], dtype=torch.float64, device=probs.device)
+    noise = mean.new_zeros(mean.shape[0])
+    for number, draw in enumerate(probs):
+        mean += probabilities(draw, f"probs of draw {number}").double()
+        noise += _entropy(draw.detach())
+    return _split(_entropy(mean / len(probs)), noise / len(probs))
+
+
+def split_from_means(probs: Tensor, aleatoric: Tensor) -> EntropySplit:
+    """The same split, from what streaming prediction keeps.
+
+    Args:
+        probs: Class probabilities averaged over draws, ``[n, C]``.
+        aleatoric: Mean over draws of the entropy, ``[n]`` in nats.
+
+    Returns:
+        The split. Where rounding leaves ``aleatoric`` a little above the total, the epistemic part is 0.
+
+    Raises:
+        UserError: Shapes that differ, NaN, or an ``aleatoric`` that is negative or clearly above the total, as no
+            mean of entropies can be (Jensen's inequality).
+
+    Example:
+        >>> split_from_means(torch.tensor([[0.5, 0.5]]), torch.tensor([0.0])).epistemic
+        tensor([0.6931], dtype=torch.float64)
+    """
+    total, noise = entropy(probs), vector(aleatoric, "aleatoric")
+    same_length(len(total), aleatoric=noise)
+    widths = [_ROUNDING.get(t.dtype, _ROUNDING_HALF) for t in (probs, aleatoric)]
+    slack = max(widths) * max(1.0, float(torch.tensor(float(probs.shape[1])).log()))
+    wrong = (noise < -slack) | (noise > total + slack)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0, 0])
+        raise UserError(
+            f"aleatoric is {float(noise[row]):.4g} nats at row {row}; "
+            f"it must lie between 0 and the total entropy, {float(total[row]):.4g}"
+        )
+    return _split(total, noise.clamp_min(0.0))
+
+
+def max_probability_uncertainty(probs: Tensor) -> Tensor:
+    """1 - max_c p_c, the usual baseline of uncertainty (Hendrycks & Gimpel 2017): higher is less sure.
+
+    Args:
+        probs: Class probabilities ``[n, C]``.
+
+    Returns:
+        ``[n]`` in float64, in [0, 1 - 1/C].
+
+    Raises:
+        UserError: They are no probabilities.
+
+    Example:
+        >>> max_probability_uncertainty(torch.tensor([[0.25, 0.75]]))
+        tensor([0.2500], dtype=torch.float64)
+    """
+    return (1.0 - probabilities(probs).double().amax(-1)).clamp_min(0.0)
+
+
+def _split(total: Tensor, aleatoric: Tensor) -> EntropySplit:
+    # By Jensen's inequality the total is the larger one, but for rounding.
+    aleatoric = torch.minimum(aleatoric, total)
+    return EntropySplit(total, aleatoric, total - aleatoric)
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    wide = probs.double()
+    # A probability a little above 1 gives a little below 0; adding 0 turns -0 into 0.
+    return (-torch.xlogy(wide, wide).sum(-1)).clamp_min(0.0) + 0.0
