@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -132,10 +133,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert out.stdout.strip() == "[]"
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.stem != "CONTRIBUTING"], ids=lambda path: path.name
+)
 def test_python_in_the_docs_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All Python blocks of a page, one after the other, as a reader would paste them."""
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
@@ -164,3 +167,9 @@ def test_no_public_name_is_hidden_by_a_module_of_that_name() -> None:
     """Importing a submodule sets an attribute of the package, which would stand before the lazy name."""
     names = set(pyro_pfedbayes.__all__) - {"families", "likelihoods"}
     assert not names & {name.rpartition(".")[2] for name in NAMES if name.count(".") == 1}
+
+
+def test_the_architecture_page_is_up_to_date() -> None:
+    page = ROOT / "docs" / "architecture.md"
+    script = runpy.run_path(str(page.with_suffix(".py")))
+    assert script["updated"](page.read_text()) == page.read_text(), "run docs/architecture.py"
