@@ -5,15 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
-from pyro_pfedbayes.experiments.reports.schema import (
-    ClientRow,
-    Corrupted,
-    Estimate,
-    ModelReport,
-    OodScore,
-    ReportData,
-)
+from pyro_pfedbayes.experiments.reports.schema import ClientRow, Estimate, OodScore, ReportData
 
 __all__ = ["POINT", "POINT_GAIN", "undefine_client", "undefine_split"]
 
@@ -30,61 +24,33 @@ _PARTS = ("aleatoric", "epistemic", "epistemic_sd")
 
 def undefine_split(data: ReportData) -> ReportData:
     """Make NaN of both parts of the entropy, and of scores by the epistemic one: 0 and 0.5 would be false."""
-    found = data
-    for kind in ("unseen", "foreign", "corrupted"):
-        part = getattr(found, kind)
-        if part is not None:
-            scores = tuple(map(_score, part.scores))
-            found = dataclasses.replace(found, **{kind: dataclasses.replace(part, scores=scores)})
-    return dataclasses.replace(
-        found,
-        personal=_model(data.personal),
-        global_=_model(data.global_),
-        corrupted=_levels(found.corrupted),
-        least_certain=tuple(
-            dataclasses.replace(example, epistemic=math.nan) for example in data.least_certain
-        ),
-    )
+    names = ("personal", "global_", "unseen", "foreign", "corrupted", "least_certain")
+    return dataclasses.replace(data, **{name: _undefined(getattr(data, name)) for name in names})
 
 
 def undefine_client(row: ClientRow) -> ClientRow:
     """The same of a client."""
     return dataclasses.replace(
-        row,
-        personal=_parts(row.personal),
-        global_=None if row.global_ is None else _parts(row.global_),
+        row, personal=_undefined(row.personal), global_=_undefined(row.global_)
     )
 
 
-def _parts(measures: Mapping[str, float]) -> dict[str, float]:
-    return {name: math.nan if name in _PARTS else value for name, value in measures.items()}
-
-
-def _model(model: ModelReport | None) -> ModelReport | None:
-    if model is None:
-        return None
+def _undefined(value: Any) -> Any:
+    """A part of a report with NaN for all that `_PARTS` names, however deep."""
     nothing = Estimate(math.nan)
-    measures = {name: nothing if name in _PARTS else own for name, own in model.measures.items()}
-    return dataclasses.replace(model, measures=measures)
-
-
-def _score(score: OodScore) -> OodScore:
-    nothing = Estimate(math.nan)
-    return OodScore(score.name, nothing, nothing, math.nan) if score.name == "epistemic" else score
-
-
-def _levels(found: Corrupted | None) -> Corrupted | None:
-    if found is None:
-        return None
-    levels = tuple(
-        dataclasses.replace(
-            level,
-            epistemic=math.nan,
-            auroc={
-                name: math.nan if name == "epistemic" else value
-                for name, value in level.auroc.items()
-            },
-        )
-        for level in found.levels
-    )
-    return dataclasses.replace(found, levels=levels)
+    if isinstance(value, OodScore):
+        if value.name == "epistemic":
+            return OodScore(value.name, nothing, nothing, math.nan)
+        return value
+    if isinstance(value, tuple):
+        return tuple(_undefined(each) for each in value)
+    if not isinstance(value, Mapping) and not dataclasses.is_dataclass(value):
+        return value
+    parts = value if isinstance(value, Mapping) else vars(value)
+    found = {
+        name: (nothing if isinstance(part, Estimate) else math.nan)
+        if name in _PARTS
+        else _undefined(part)
+        for name, part in parts.items()
+    }
+    return found if isinstance(value, Mapping) else type(value)(**found)

@@ -130,12 +130,7 @@ def read_run(path: Path) -> RunFiles:
         posterior = _posterior(folder.posterior)
     except UserError as problem:
         problems["posterior.nc"] = str(problem)
-    files = {
-        "summary.json": folder.summary,
-        "metrics.jsonl": folder.metrics,
-        "posterior.nc": folder.posterior,
-    }
-    damaged = [name for name in problems if files[name].exists()]
+    damaged = [name for name in problems if (folder.path / name).exists()]
     if posterior is not None:
         damaged += posterior.damaged
         problems |= {
@@ -182,12 +177,8 @@ def _history(folder: RunFolder, problems: dict[str, str]) -> tuple[Mapping[str, 
         records.append(record)
     if bad:
         named = ", ".join(map(str, bad[:5])) + (" and more" if len(bad) > 5 else "")
-        what = (
-            f"line {named} of metrics.jsonl is"
-            if len(bad) == 1
-            else f"lines {named} of metrics.jsonl are"
-        )
-        problems["metrics.jsonl"] = f"{what} damaged and left out"
+        line, verb = ("line", "is") if len(bad) == 1 else ("lines", "are")
+        problems["metrics.jsonl"] = f"{line} {named} of metrics.jsonl {verb} damaged and left out"
     return tuple(records)
 
 
@@ -232,13 +223,13 @@ def _taken(tree: xr.DataTree) -> Posterior:
     damaged: dict[str, str] = {}
     both = ("validation_stats", "global_validation_stats")
     unlike = (groups.unseen, groups.foreign, groups.corrupted)
-    asked = {
-        read.__name__: None
-        if number
-        else groups.optional(read, tree, (f"{read.__name__}_stats",), damaged)
-        for read in unlike
-    }
-    validation = None if number else groups.optional(groups.validation, tree, both, damaged)
+    asked: dict[str, Columns | None] = {}
+    validation = None
+    if not number:
+        for read in unlike:
+            name = read.__name__
+            asked[name] = groups.optional(read, tree, (f"{name}_stats",), damaged)
+        validation = groups.optional(groups.validation, tree, both, damaged)
     return Posterior(
         y=seen,
         owner=whose,
@@ -257,10 +248,8 @@ def _taken(tree: xr.DataTree) -> Posterior:
         outcomes=_flat(groups.variable(tree, "posterior_predictive", "y")) if number else None,
         log_likelihood=_flat(per_draw) if number else None,
         validation=validation or {},
-        unseen=asked["unseen"],
-        foreign=asked["foreign"],
         foreign_name=groups.foreign_name(tree),
-        corrupted=asked["corrupted"],
+        **asked,
         gain=groups.optional(groups.gain, tree, ("information_gain",), damaged),
         attrs={str(key): _value(value) for key, value in tree.attrs.items()},
         damaged=damaged,
@@ -312,10 +301,5 @@ def _flat(values: xr.DataArray) -> Array:
 
 def _value(value: Any) -> Any:
     """An attribute as a plain value of Python's."""
-    return (
-        value.item()
-        if isinstance(value, np.generic)
-        else str(value)
-        if isinstance(value, np.ndarray)
-        else value
-    )
+    value = value.item() if isinstance(value, np.generic) else value
+    return str(value) if isinstance(value, np.ndarray) else value

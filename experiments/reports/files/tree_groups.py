@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -100,10 +101,7 @@ def validation(tree: xr.DataTree) -> dict[str, Columns]:
             group = group_of(tree, name)
             # The global model's group may leave out what both have in common.
             common = name if {"y", "client_of"} <= set(group.variables) else names["personal"]
-            y, owner = (
-                variable(tree, common, part).to_numpy().astype(np.int64)
-                for part in ("y", "client_of")
-            )
+            y, owner = (_whole_numbers(tree, common, part) for part in ("y", "client_of"))
             found[model] = {"p": variable(tree, name, "p").to_numpy(), "y": y, "owner": owner}
             _check_length(found[model], name)
             check_labels(y, found[model]["p"].shape[1], name)
@@ -114,22 +112,15 @@ def unseen(tree: xr.DataTree) -> Columns:
     """The columns of `CLASS_COLUMNS`, and ``owner``."""
     name = "unseen_stats"
     found = {each: variable(tree, name, each).to_numpy() for each in CLASS_COLUMNS}
-    found["owner"] = variable(tree, name, "client_of_example").to_numpy().astype(np.int64)
-    return _checked(found, name)
+    return _checked(found | {"owner": _whole_numbers(tree, name, "client_of_example")}, name)
 
 
 def foreign(tree: xr.DataTree) -> Columns:
     """The same of every client on examples of another data set."""
-    name = "foreign_stats"
-    group = group_of(tree, name)
-    clients, n = group.sizes["client"], group.sizes["example"]
-    found = {
-        each: variable(tree, name, each).transpose("client", "example", ...).to_numpy()
-        for each in CLASS_COLUMNS
-    }
-    flat = {each: values.reshape(clients * n, *values.shape[2:]) for each, values in found.items()}
-    owner = variable(tree, name, "client").to_numpy().astype(np.int64).repeat(n)
-    return _checked({**flat, "owner": owner}, name)
+    name, dims = "foreign_stats", ("client", "example")
+    n = group_of(tree, name).sizes["example"]
+    owner = _whole_numbers(tree, name, "client").repeat(n)
+    return _checked(_flat_columns(tree, name, dims) | {"owner": owner}, name)
 
 
 def foreign_name(tree: xr.DataTree) -> str:
@@ -144,17 +135,9 @@ def corrupted(tree: xr.DataTree) -> Columns:
     name = "corrupted_stats"
     group = group_of(tree, name)
     kinds, strengths, n = (group.sizes[dim] for dim in _SHIFTS)
-    found = {
-        each: variable(tree, name, each).transpose(*_SHIFTS, ...).to_numpy()
-        for each in CLASS_COLUMNS
-    }
-    flat = {
-        each: values.reshape(kinds * strengths * n, *values.shape[3:])
-        for each, values in found.items()
-    }
+    flat = _flat_columns(tree, name, _SHIFTS)
     for each, part in (("owner", "client_of_example"), ("index", "index"), ("y", "y")):
-        own = variable(tree, name, part).to_numpy().astype(np.int64)
-        flat[each] = np.tile(own, kinds * strengths)
+        flat[each] = np.tile(_whole_numbers(tree, name, part), kinds * strengths)
     flat["corruption"] = group["corruption"].to_numpy().astype(str).repeat(strengths * n)
     flat["strength"] = np.tile(group["strength"].to_numpy().astype(np.int64).repeat(n), kinds)
     checked = _checked(flat, name)
@@ -167,6 +150,21 @@ def gain(tree: xr.DataTree) -> Columns:
     kl = variable(tree, "information_gain", "kl").transpose("client", "site")
     sites = kl["site"].to_numpy().astype(str) if "site" in kl.coords else np.array(["all"])
     return {"kl": kl.to_numpy(), "client": kl["client"].to_numpy().astype(np.int64), "site": sites}
+
+
+def _flat_columns(tree: xr.DataTree, group: str, dims: tuple[str, ...]) -> dict[str, Array]:
+    """The columns of `CLASS_COLUMNS`, with ``dims`` made one."""
+    found = {
+        name: variable(tree, group, name).transpose(*dims, ...).to_numpy() for name in CLASS_COLUMNS
+    }
+    return {
+        name: values.reshape(math.prod(values.shape[: len(dims)]), *values.shape[len(dims) :])
+        for name, values in found.items()
+    }
+
+
+def _whole_numbers(tree: xr.DataTree, group: str, name: str) -> Array:
+    return variable(tree, group, name).to_numpy().astype(np.int64)
 
 
 def _checked(columns: dict[str, Array], group: str) -> Columns:

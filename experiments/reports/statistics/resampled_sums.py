@@ -98,9 +98,8 @@ def resampled_sums(
     if over == "clients":
         picked = _picked(len(clients), resamples, generator(seed, "resampled"))
         return [picked @ _by_client(column, client, len(clients)).T for column in columns]
-    strata = _Strata.of(client, np.zeros_like(client) if side is None else side)
-    sizes = [column.cells for column in columns]
-    ends = np.cumsum([0, *sizes])
+    key = 2 * client + (0 if side is None else side)
+    ends = np.cumsum([0, *(column.cells for column in columns)])
     matrix = _matrix(columns, ends)
     found = np.empty((resamples, int(ends[-1])))
     width = max(1, _BLOCK // len(owner))
@@ -110,45 +109,31 @@ def resampled_sums(
         picked = np.ones((block, len(clients)))
         if over == "both":
             picked = _picked(len(clients), block, stream)
-        times = strata.times(picked.astype(np.int64), stream)
+        times = _times_drawn(key, picked.astype(np.int64), stream)
         found[start : start + block] = (matrix @ np.ascontiguousarray(times.T)).T
     return [found[:, first:last] for first, last in itertools.pairwise(ends)]
 
 
-@dataclass(frozen=True)
-class _Strata:
-    """Examples by client and side.
+def _times_drawn(key: Array, picked: Array, stream: torch.Generator) -> Array:
+    """How often each example is drawn, float64 ``[b, n]``.
 
-    Attributes:
-        order: Examples, those of a stratum side by side ``[n]``.
-        sizes: Examples in each stratum ``[S]``.
-        client: Client of each stratum ``[S]``.
+    Args:
+        key: Twice the client of each example, plus its side ``[n]``: examples are drawn among those of their key.
+        picked: How many times each client is picked ``[b, N]``.
+        stream: Of random numbers.
     """
-
-    order: Array
-    sizes: Array
-    client: Array
-
-    @staticmethod
-    def of(client: Array, side: Array) -> _Strata:
-        key = 2 * client + side
-        found, sizes = np.unique(key, return_counts=True)
-        return _Strata(np.argsort(key, kind="stable"), sizes, found // 2)
-
-    def times(self, picked: Array, stream: torch.Generator) -> Array:
-        """How often each example is drawn, where each client is picked so many times ``[b, N]``: float64 ``[b, n]``."""
-        n, block = len(self.order), len(picked)
-        lengths = picked[:, self.client] * self.sizes
-        flat = lengths.ravel()
-        starts = np.tile(self.sizes.cumsum() - self.sizes, block).repeat(flat)
-        span = np.tile(self.sizes, block).repeat(flat)
-        uniform = torch.rand(len(span), generator=stream, dtype=torch.float64).numpy()
-        place = starts + np.minimum((uniform * span).astype(np.int64), span - 1)
-        place += n * np.arange(block).repeat(lengths.sum(1))
-        drawn = np.bincount(place, minlength=block * n).reshape(block, n)
-        times = np.empty((block, n))
-        times[:, self.order] = drawn
-        return times
+    order, (strata, sizes) = np.argsort(key, kind="stable"), np.unique(key, return_counts=True)
+    n, block = len(order), len(picked)
+    lengths = picked[:, strata // 2] * sizes
+    flat = lengths.ravel()
+    starts = np.tile(sizes.cumsum() - sizes, block).repeat(flat)
+    span = np.tile(sizes, block).repeat(flat)
+    uniform = torch.rand(len(span), generator=stream, dtype=torch.float64).numpy()
+    place = starts + np.minimum((uniform * span).astype(np.int64), span - 1)
+    place += n * np.arange(block).repeat(lengths.sum(1))
+    times = np.empty((block, n))
+    times[:, order] = np.bincount(place, minlength=block * n).reshape(block, n)
+    return times
 
 
 def _picked(clients: int, resamples: int, stream: torch.Generator) -> Array:
