@@ -222,19 +222,13 @@ class ShiftLevel:
 
 
 @dataclass(frozen=True)
-class Corrupted:
-    """Damaged test examples.
+class Corrupted(Unseen):
+    """The same of damaged test examples: each in every way, and the scores over all ways and strengths together.
 
     Attributes:
-        examples: Number of examples, each damaged in every way.
-        clients: Number of clients that have some.
-        scores: The scores compared, over all ways and strengths together.
         levels: By corruption and strength.
     """
 
-    examples: int
-    clients: int
-    scores: tuple[OodScore, ...]
     levels: tuple[ShiftLevel, ...]
 
 

@@ -41,12 +41,14 @@ from pyro_pfedbayes.measures.calibration import (
 )
 from pyro_pfedbayes.measures.entropy import max_probability_uncertainty
 from pyro_pfedbayes.measures.scores import expected_calibration_error, negative_log_likelihood
-from pyro_pfedbayes.measures.selective import accuracy_at_coverage, excess_aurc, risk_coverage
+from pyro_pfedbayes.measures.selective import excess_aurc, risk_coverage
 
 __all__ = [
     "class_client_measures",
     "class_model",
-    "curve_points",
+    "mean_of",
+    "rows_of_columns",
+    "selective_report",
     "temperature_report",
     "whole",
 ]
@@ -73,6 +75,16 @@ def whole(columns: Columns) -> Array:
             p = columns["p"]
             rows &= (p >= 0).all(1) & (np.abs(p.sum(1, dtype=np.float64) - 1) < 1e-3)
     return rows
+
+
+def rows_of_columns(columns: Columns, rows: Array) -> dict[str, Array]:
+    """Some rows of all columns, by index or mask."""
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def mean_of(values: Array) -> float:
+    """The mean in float64; NaN of nothing."""
+    return float(values.astype(np.float64).mean()) if len(values) else math.nan
 
 
 def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
@@ -106,12 +118,12 @@ def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
     return ModelReport(
         measures,
         Reliability(
-            tuple(curve.edges.tolist()),
-            tuple(curve.confidence.tolist()),
-            tuple(curve.accuracy.tolist()),
-            tuple(curve.count.tolist()),
+            *(
+                tuple(values.tolist())
+                for values in (curve.edges, curve.confidence, curve.accuracy, curve.count)
+            )
         ),
-        _selective(doubt, scores["accuracy"], of_curve),
+        selective_report(doubt, 1 - scores["accuracy"], of_curve, _accuracy),
     )
 
 
@@ -125,12 +137,6 @@ def class_client_measures(columns: Columns, y: Array) -> dict[str, float]:
         name: float(_tensor(columns[column]).double().mean()) for name, column in _ENTROPIES.items()
     }
     return {**found, "ece": float(ece), "confidence": float((1 - doubt).mean()), **entropies}
-
-
-def curve_points(coverage: Tensor, risk: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """At most `POINTS` points of a curve, evenly spread and the last among them."""
-    places = np.unique(np.linspace(0, len(risk) - 1, min(POINTS, len(risk))).round().astype(int))
-    return tuple(coverage[places].tolist()), tuple(risk[places].tolist())
 
 
 def temperature_report(
@@ -180,25 +186,46 @@ def _calibration(probs: Tensor, y: Tensor) -> dict[str, float]:
     }
 
 
-def _selective(doubt: Tensor, right: Tensor, ends: Sequence[Ends]) -> Selective:
-    error = 1 - right
-    curve = risk_coverage(doubt, error)
-    coverage, risk = curve_points(curve.coverage, curve.risk)
+def selective_report(
+    doubt: Tensor,
+    cost: Tensor,
+    ends: Sequence[Ends],
+    at_share: Callable[[float, Ends], Estimate],
+    shown: Callable[[Tensor], Tensor] = lambda risk: risk,
+) -> Selective:
+    """Risk by coverage.
+
+    Args:
+        doubt: Higher is less sure ``[n]``.
+        cost: Error of each example ``[n]``.
+        ends: Interval ends of `selective_part`.
+        at_share: From the risk at a share of examples and its interval ends to what is reported.
+        shown: From the risk to what the curve shows.
+    """
+    curve, n = risk_coverage(doubt, cost), len(cost)
     area, excess, *at_shares = ends
-    # The accuracy is high where the risk is low.
-    at = {
-        f"{round(100 * share)}": Estimate(value, value - above, value - below)
-        for share, value, (below, above) in zip(
-            SHARES, accuracy_at_coverage(doubt, right, SHARES).tolist(), at_shares, strict=True
-        )
-    }
+    at = {}
+    for share, own in zip(SHARES, at_shares, strict=True):
+        place = max(math.ceil(share * n - 1e-9), 1) - 1
+        at[f"{round(100 * share)}"] = at_share(float(curve.risk[place]) if n else math.nan, own)
     return Selective(
-        coverage,
-        risk,
+        *_curve_points(curve.coverage, shown(curve.risk)),
         at,
         shifted(float(curve.risk.mean()), area),
-        shifted(excess_aurc(doubt, error), excess),
+        shifted(excess_aurc(doubt, cost), excess),
     )
+
+
+def _curve_points(coverage: Tensor, risk: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """At most `POINTS` points of a curve, evenly spread and the last among them."""
+    places = np.unique(np.linspace(0, len(risk) - 1, min(POINTS, len(risk))).round().astype(int))
+    return tuple(coverage[places].tolist()), tuple(risk[places].tolist())
+
+
+def _accuracy(risk: float, ends: Ends) -> Estimate:
+    """The accuracy is high where the risk is low."""
+    below, above = ends
+    return Estimate(1.0 - risk, 1.0 - risk - above, 1.0 - risk - below)
 
 
 def _tensor(values: Any) -> Tensor:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyro_pfedbayes.experiments.reports.collect.classes import (
     class_client_measures,
     class_model,
+    rows_of_columns,
     whole,
 )
 from pyro_pfedbayes.experiments.reports.collect.numbers import (
@@ -58,7 +59,6 @@ class Rows:
 
 def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Rows:
     """Known outcomes of clients whose predictions by ``model`` can all be used."""
-    known = stored.y >= 0 if stored.is_class else np.isfinite(stored.y)
     kept = columns if stored.is_class else {"mean": columns["mean"]}
     good, finite = whole(kept), whole({name: v for name, v in kept.items() if name != "p"})
     if stored.is_class:
@@ -66,8 +66,8 @@ def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Ro
     broken, unsound = (
         np.bincount(stored.owner[bad], minlength=clients) for bad in (~good, ~good & finite)
     )
-    rows = np.flatnonzero(known & (broken[stored.owner] == 0))
-    chosen = {name: values[rows] for name, values in columns.items()}
+    rows = np.flatnonzero(stored.known & (broken[stored.owner] == 0))
+    chosen = rows_of_columns(columns, rows)
     y = stored.y[rows].astype(np.int64 if stored.is_class else np.float64)
     scores: dict[str, Array] = {}
     if not stored.is_class and len(rows):
@@ -118,9 +118,8 @@ def client_rows(
         gain: Information gain.
     """
     n = len(names)
-    known = stored.y >= 0 if stored.is_class else np.isfinite(stored.y)
     test = np.bincount(stored.owner, minlength=n)
-    judged = np.bincount(stored.owner[known], minlength=n)
+    judged = np.bincount(stored.owner[stored.known], minlength=n)
     own = _by_client(stored, personal, n)
     others = None if global_ is None else _by_client(stored, global_, n)
     lower, upper = _ends(stored, lead, n)
@@ -163,11 +162,11 @@ def _by_client(stored: Posterior, found: Rows, clients: int) -> list[dict[str, f
     measures = []
     with np.errstate(invalid="ignore"):
         for rows in np.split(order, ends[:-1]):
-            columns = {name: values[rows] for name, values in found.columns.items()}
+            columns = rows_of_columns(found.columns, rows)
             if stored.is_class:
                 measures.append(class_client_measures(columns, found.y[rows]))
             else:
-                scores = {name: values[rows] for name, values in found.scores.items()}
+                scores = rows_of_columns(found.scores, rows)
                 measures.append(number_client_measures(columns, found.y[rows], scores))
     return measures
 

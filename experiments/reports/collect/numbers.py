@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_pfedbayes.experiments.reports.collect.classes import SHARES, curve_points
+from pyro_pfedbayes.experiments.reports.collect.classes import SHARES, mean_of, selective_report
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns
-from pyro_pfedbayes.experiments.reports.schema import Estimate, ModelReport, NumberFit, Selective
+from pyro_pfedbayes.experiments.reports.schema import Estimate, ModelReport, NumberFit
 from pyro_pfedbayes.experiments.reports.statistics.bootstrap_cells import selective_part
 from pyro_pfedbayes.experiments.reports.statistics.intervals import (
+    Ends,
     interval_ends,
     pooled_mean,
     shifted,
@@ -29,7 +30,6 @@ from pyro_pfedbayes.measures.interval_scores import (
     pit_values,
 )
 from pyro_pfedbayes.measures.resampling import bootstrap_by_client
-from pyro_pfedbayes.measures.selective import excess_aurc, risk_coverage
 
 __all__ = [
     "LEAST_DRAWS",
@@ -114,12 +114,14 @@ def number_model(columns: Columns, y: Array, owner: Array, scores: dict[str, Arr
         "mae": pooled_mean(error.abs(), whose),
         "sd": pooled_mean(torch.from_numpy(columns["sd"].astype(np.float64)), whose),
     }
-    for name, column in (("nll", "nll"), ("crps", "crps"), ("coverage90", "inside")):
-        if column in scores:
-            measures[name] = pooled_mean(torch.from_numpy(scores[column]), whose)
+    for name, values in _named(scores).items():
+        measures[name] = pooled_mean(torch.from_numpy(values), whose)
     doubt = torch.from_numpy(columns["sd"]).double()
-    selective = None if bool(doubt.isnan().any()) else _selective(doubt, error.square(), owner)
-    return ModelReport(measures, None, selective)
+    if bool(doubt.isnan().any()):
+        return ModelReport(measures)
+    squares = error.square()
+    (ends,) = interval_ends([selective_part(doubt, squares, SHARES)], owner)
+    return ModelReport(measures, None, selective_report(doubt, squares, ends, _root, torch.sqrt))
 
 
 def number_client_measures(
@@ -127,17 +129,20 @@ def number_client_measures(
 ) -> dict[str, float]:
     """Measures of one client's examples; NaN where there are none. Units as the outcomes'."""
     error = _error(columns, y)
-    found = {
+    return {
         "rmse": float(error.square().mean().sqrt()),
         "mae": float(error.abs().mean()),
         "bias": float(error.mean()),
-        "sd": _mean(columns["sd"]),
-        "epistemic_sd": _mean(np.sqrt(columns["epistemic"])),
+        "sd": mean_of(columns["sd"]),
+        "epistemic_sd": mean_of(np.sqrt(columns["epistemic"])),
+        **{name: mean_of(values) for name, values in _named(scores).items()},
     }
-    for name, column in (("nll", "nll"), ("crps", "crps"), ("coverage90", "inside")):
-        if column in scores:
-            found[name] = _mean(scores[column])
-    return found
+
+
+def _named(scores: dict[str, Array]) -> dict[str, Array]:
+    """Scores of `number_scores` by the names of their measures."""
+    names = {"nll": "nll", "crps": "crps", "coverage90": "inside"}
+    return {name: scores[column] for name, column in names.items() if column in scores}
 
 
 def rmse_intervals(columns: Columns, y: Array, owner: Array, clients: int) -> tuple[Array, Array]:
@@ -172,7 +177,7 @@ def number_fit(columns: Columns, y: Array, outcomes: Array | None, draws: int) -
     report = None if usable is None else interval_report(usable, truth, LEVELS)
     if ranked:
         below, equal = (torch.from_numpy(columns[name]) for name in ("below", "equal"))
-        coverage = [_mean(_inside(columns, draws, level)) for level in LEVELS]
+        coverage = [mean_of(_inside(columns, draws, level)) for level in LEVELS]
         pit = pit_from_ranks(below, equal, draws, seed=0)
     else:
         assert usable is not None
@@ -211,31 +216,11 @@ def _inside(counted: Columns, draws: int, level: float) -> Array:
     return np.asarray(((1 - share) * wide + share * narrow).numpy())
 
 
-def _selective(doubt: Tensor, squares: Tensor, owner: Array) -> Selective:
-    """Risk is the RMSE of the answered; the areas are of the squared error."""
-    curve = risk_coverage(doubt, squares)
-    coverage, risk = curve_points(curve.coverage, curve.risk.sqrt())
-    (ends,) = interval_ends([selective_part(doubt, squares, SHARES)], owner)
-    area, excess, *at_shares = ends
-    n, at = len(squares), {}
-    for share, own in zip(SHARES, at_shares, strict=True):
-        value = float(curve.risk[math.ceil(share * n - 1e-9) - 1]) if n else math.nan
-        found = shifted(value, own, least=0.0)
-        at[f"{round(100 * share)}"] = Estimate(
-            *(math.sqrt(end) if end > 0 else end for end in dataclasses.astuple(found))
-        )
-    return Selective(
-        coverage,
-        risk,
-        at,
-        shifted(float(curve.risk.mean()), area),
-        shifted(excess_aurc(doubt, squares), excess),
-    )
+def _root(risk: float, ends: Ends) -> Estimate:
+    """The RMSE of the answered, from the mean of their squared errors."""
+    found = dataclasses.astuple(shifted(risk, ends, least=0.0))
+    return Estimate(*(math.sqrt(end) if end > 0 else end for end in found))
 
 
 def _error(columns: Columns, y: Array) -> Tensor:
     return torch.from_numpy(columns["mean"].astype(np.float64) - y.astype(np.float64))
-
-
-def _mean(values: Array) -> float:
-    return float(values.astype(np.float64).mean()) if len(values) else math.nan

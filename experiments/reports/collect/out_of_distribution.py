@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_pfedbayes.experiments.reports.collect.classes import whole
+from pyro_pfedbayes.experiments.reports.collect.classes import mean_of, rows_of_columns, whole
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns
+from pyro_pfedbayes.experiments.reports.files.tree_groups import CLASS_COLUMNS
 from pyro_pfedbayes.experiments.reports.schema import (
     Corrupted,
     Foreign,
@@ -29,7 +30,6 @@ from pyro_pfedbayes.measures.scores import expected_calibration_error
 __all__ = ["SCORES", "corrupted_report", "foreign_report", "unseen_report"]
 
 SCORES = ("epistemic", "total", "max_probability")
-_STATS = ("p", "total", "aleatoric", "epistemic")
 Array = NDArray[Any]
 
 
@@ -79,15 +79,15 @@ def corrupted_report(
         return None
     asked = np.unique(np.stack([corrupted["owner"], corrupted["index"]], 1), axis=0)
     same = _among(asked, owner, index)
-    clean = {name: seen[name][same] for name in _STATS} | {"y": y[same]}
-    inside = _of(seen, np.isin(owner, np.unique(rows["owner"])))
+    clean = {name: seen[name][same] for name in CLASS_COLUMNS} | {"y": y[same]}
+    inside = rows_of_columns(seen, np.isin(owner, np.unique(rows["owner"])))
     levels = []
     # In the order stored, that of the figures.
     for kind in dict.fromkeys(corrupted["corruption"].tolist()):
         levels.append(_level(kind, 0, clean, {}))
         mine = rows["corruption"] == kind
         for strength in np.unique(rows["strength"][mine]).tolist():
-            part = _of(rows, mine & (rows["strength"] == strength))
+            part = rows_of_columns(rows, mine & (rows["strength"] == strength))
             found = {
                 name: _auroc(_score(inside, name).numpy(), _score(part, name).numpy())
                 for name in SCORES
@@ -106,14 +106,10 @@ def _level(kind: str, strength: int, rows: Columns, found: Mapping[str, float]) 
         len(known),
         float((probs.argmax(-1) == labels).double().mean()) if any_known else math.nan,
         float(expected_calibration_error(probs, labels)) if any_known else math.nan,
-        _mean(rows["total"]),
-        _mean(rows["epistemic"]),
+        mean_of(rows["total"]),
+        mean_of(rows["epistemic"]),
         dict(found),
     )
-
-
-def _mean(values: Array) -> float:
-    return float(values.astype(np.float64).mean()) if len(values) else math.nan
 
 
 def _scores(outside: Columns, seen: Columns, owner: Array) -> tuple[OodScore, ...]:
@@ -122,7 +118,7 @@ def _scores(outside: Columns, seen: Columns, owner: Array) -> tuple[OodScore, ..
     mine = np.isin(owner, clients)
     if not len(clients) or not mine.any():
         return ()
-    inside, whose = _of(seen, mine), owner[mine]
+    inside, whose = rows_of_columns(seen, mine), owner[mine]
     pairs = [(_score(inside, name), _score(outside, name)) for name in SCORES]
     # A client's examples from inside and outside are drawn together.
     both, counts = np.concatenate([whose, outside["owner"]]), [len(whose), len(outside["owner"])]
@@ -172,11 +168,7 @@ def _among(asked: Array, owner: Array, index: Array | None) -> Array:
 
 
 def _whole_rows(columns: Columns) -> dict[str, Array]:
-    return _of(columns, whole({name: columns[name] for name in _STATS}))
-
-
-def _of(columns: Columns, rows: Array) -> dict[str, Array]:
-    return {name: values[rows] for name, values in columns.items()}
+    return rows_of_columns(columns, whole({name: columns[name] for name in CLASS_COLUMNS}))
 
 
 def _score(columns: Columns, name: str) -> Tensor:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -111,15 +111,7 @@ def _judged(
     lead = global_ if report.about == ("global",) and global_ is not None else personal
     gain = _gain(run, stored, names, missing)
     outcome: Literal["class", "number"] = "class" if stored.is_class else "number"
-    found = detection(
-        stored,
-        run.settings,
-        personal.columns,
-        personal.y,
-        personal.owner,
-        personal.rows,
-        missing,
-    )
+    found: dict[str, Any] = dict(detection(stored, run.settings, personal, missing))
     columns = stored.personal if lead is personal else stored.global_
     made = dataclasses.replace(
         report,
@@ -132,13 +124,11 @@ def _judged(
         global_=None if global_ is None else model_of(stored, global_),
         interval=drawn_over(torch.from_numpy(personal.owner)) if len(personal.y) else "",
         point=stored.is_point,
-        unseen=found.unseen,
-        foreign=found.foreign,
-        corrupted=found.corrupted,
         temperature=_temperatures(run, stored, {"personal": personal, "global": global_}, missing),
         gain=gain,
         least_certain=least_certain(stored, columns or stored.personal, names, data, missing),
         numbers=fit_of(stored, lead),
+        **found,
     )
     _tell_draws(made, missing)
     notes += _doubts(run, made, stored, data, (personal, global_))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
+from pyro_pfedbayes.experiments.reports.collect.judged_examples import Rows
 from pyro_pfedbayes.experiments.reports.collect.out_of_distribution import (
     corrupted_report,
     foreign_report,
@@ -16,9 +14,8 @@ from pyro_pfedbayes.experiments.reports.collect.out_of_distribution import (
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
 from pyro_pfedbayes.experiments.reports.schema import NOT_STORED, Corrupted, Foreign, Unseen
 
-__all__ = ["Detection", "detection"]
+__all__ = ["detection"]
 
-Array = NDArray[Any]
 _FOREIGN = {
     "none": "run.foreign was none",
     "auto": (
@@ -33,57 +30,40 @@ _NOTHING_TO_TELL = {
 }
 
 
-@dataclass(frozen=True)
-class Detection:
-    """Out-of-distribution detection by classes, data sets and damage; None where there is nothing to tell."""
-
-    unseen: Unseen | None = None
-    foreign: Foreign | None = None
-    corrupted: Corrupted | None = None
-
-
 def detection(
-    stored: Posterior,
-    settings: Mapping[str, Any],
-    seen: Columns,
-    y: Array,
-    owner: Array,
-    rows: Array,
-    missing: dict[str, str],
-) -> Detection:
+    stored: Posterior, settings: Mapping[str, Any], personal: Rows, missing: dict[str, str]
+) -> dict[str, Unseen | Foreign | Corrupted]:
     """Judge the personal models by what a run stored, and note in ``missing`` what it did not.
 
     Args:
         stored: What the run stored.
         settings: ``config.toml``, for why something was not.
-        seen: Predictions of test examples, whole rows only.
-        y: Known labels of those.
-        owner: Client of each.
-        rows: Where they lie among all.
+        personal: Test examples that the personal models are judged by.
         missing: Parts that are not there, and why; added to.
+
+    Returns:
+        What there is of ``unseen``, ``foreign`` and ``corrupted``.
     """
     if not stored.is_class:
-        missing |= dict.fromkeys(
-            _NOTHING_TO_TELL, "this is for classes, and the outcomes are numbers"
-        )
-        return Detection()
-    index = None if stored.index is None else stored.index[rows]
-    asked = {
-        "unseen": stored.unseen,
-        "foreign": stored.foreign,
-        "corrupted": stored.corrupted,
+        why = "this is for classes, and the outcomes are numbers"
+        missing |= dict.fromkeys(_NOTHING_TO_TELL, why)
+        return {}
+    seen, owner = personal.columns, personal.owner
+    index = None if stored.index is None else stored.index[personal.rows]
+    reports: dict[str, Callable[[Columns], Unseen | Foreign | Corrupted | None]] = {
+        "unseen": lambda asked: unseen_report(asked, seen, owner),
+        "foreign": lambda asked: foreign_report(asked, stored.foreign_name, seen, owner),
+        "corrupted": lambda asked: corrupted_report(asked, seen, personal.y, owner, index),
     }
-    name, corrupted = stored.foreign_name, stored.corrupted
-    found = Detection(
-        None if stored.unseen is None else unseen_report(stored.unseen, seen, owner),
-        None if stored.foreign is None else foreign_report(stored.foreign, name, seen, owner),
-        None if corrupted is None else corrupted_report(corrupted, seen, y, owner, index),
-    )
-    for part, columns in asked.items():
-        if getattr(found, part) is None:
-            missing[part] = (
-                _why_not(part, stored, settings) if columns is None else _NOTHING_TO_TELL[part]
-            )
+    found = {}
+    for part, report in reports.items():
+        columns = getattr(stored, part)
+        if columns is None:
+            missing[part] = _why_not(part, stored, settings)
+        elif (told := report(columns)) is not None:
+            found[part] = told
+        else:
+            missing[part] = _NOTHING_TO_TELL[part]
     return found
 
 

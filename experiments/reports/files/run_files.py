@@ -82,6 +82,11 @@ class Posterior:
         return "p" in self.personal
 
     @property
+    def known(self) -> Array:
+        """Which outcomes are known ``[n]``."""
+        return np.asarray(self.y >= 0 if self.is_class else np.isfinite(self.y))
+
+    @property
     def is_point(self) -> bool:
         """Whether one set of weights made all predictions: one draw, and nothing epistemic at all."""
         models = [self.personal, *([] if self.global_ is None else [self.global_])]

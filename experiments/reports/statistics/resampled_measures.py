@@ -32,9 +32,7 @@ def binned_error(count: Array, gap: Array) -> Array:
         count: Examples n, ``[R]``.
         gap: Sums of right - confidence in each bin ``[R, bins]``.
     """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Array = np.abs(gap).sum(1) / count
-    return found
+    return _ratio(np.abs(gap).sum(1), count)
 
 
 def adaptive_error(count: Array, gap: Array, bins: int) -> Array:
@@ -49,8 +47,7 @@ def adaptive_error(count: Array, gap: Array, bins: int) -> Array:
     total = upto[:, -1]
     # Whole numbers all, so the bins are those of `calibration.adaptive_calibration_error`.
     twice = 2 * upto - count - 1
-    with np.errstate(invalid="ignore", divide="ignore"):
-        place = np.floor(twice * bins / (2 * total)[:, None])
+    place = np.floor(_ratio(twice * bins, (2 * total)[:, None]))
     place = np.clip(np.nan_to_num(place), 0, bins - 1).astype(np.int64)
     rows = np.arange(len(count))[:, None] * bins
     sums = np.bincount((place + rows).ravel(), weights=gap.ravel(), minlength=len(count) * bins)
@@ -72,10 +69,8 @@ def risk_area(count: Array, cost: Array) -> Array:
     most = int(upto[:, -1].max()) if upto.size else 0
     harmonic = np.concatenate([[0.0], (1 / np.arange(1, most + 1)).cumsum()])
     steps = harmonic[np.rint(upto).astype(np.int64)] - harmonic[np.rint(before).astype(np.int64)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(count > 0, cost / count, 0.0)
-        found: Array = (cost + (spent - before * mean) * steps).sum(1) / upto[:, -1]
-    return found
+    mean = np.where(count > 0, _ratio(cost, count), 0.0)
+    return _ratio((cost + (spent - before * mean) * steps).sum(1), upto[:, -1])
 
 
 def risk_at(count: Array, cost: Array, shares: Sequence[float]) -> Array:
@@ -94,9 +89,8 @@ def risk_at(count: Array, cost: Array, shares: Sequence[float]) -> Array:
         place = (upto < answered[:, None] - 0.5).sum(1).clip(max=count.shape[1] - 1)
         before = upto[rows, place] - count[rows, place]
         spent = paid[rows, place] - cost[rows, place]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = cost[rows, place] / count[rows, place]
-            found.append((spent + (answered - before) * mean) / answered)
+        mean = _ratio(cost[rows, place], count[rows, place])
+        found.append((spent + (answered - before) * mean) / answered)
     return np.stack(found, 1)
 
 
@@ -108,9 +102,7 @@ def area_above(inside: Array, outside: Array) -> Array:
         outside: Those from outside.
     """
     below = inside.cumsum(1) - inside / 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Array = (outside * below).sum(1) / (inside.sum(1) * outside.sum(1))
-    return found
+    return _ratio((outside * below).sum(1), inside.sum(1) * outside.sum(1))
 
 
 def false_positive_rate(inside: Array, outside: Array, accepted: float = 0.95) -> Array:
@@ -124,6 +116,11 @@ def false_positive_rate(inside: Array, outside: Array, accepted: float = 0.95) -
     upto = inside.cumsum(1)
     total = upto[:, -1]
     place = (upto < (accepted - 1e-12) * total[:, None]).sum(1).clip(max=inside.shape[1] - 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Array = outside.cumsum(1)[np.arange(len(inside)), place] / outside.sum(1)
+    found = _ratio(outside.cumsum(1)[np.arange(len(inside)), place], outside.sum(1))
     return np.where(total > 0, found, np.nan)
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """The quotient, without a warning where it is not defined."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(above / below)
