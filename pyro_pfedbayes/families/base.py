@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_pfedbayes.families.rows import GaussianRows
 
-__all__ = ["ClientFamily", "ServerFamily"]
+__all__ = ["ClientFamily", "LocFamily", "LocScaleFamily", "ServerFamily"]
 
 
 class ServerFamily(Protocol):
@@ -126,3 +126,40 @@ class ClientFamily(Protocol):
     def std(self, params: Mapping[str, Tensor]) -> Tensor:
         """Marginal standard deviations ``[..., T]``."""
         ...
+
+
+class LocFamily:
+    """Server families with means ``loc [T]`` that can hold what the client can."""
+
+    def check(self, client_family: ClientFamily, num_weights: int) -> None:
+        """Refuse a size that the client's family refuses.
+
+        Raises:
+            UserError: If it does.
+        """
+        client_family.check(num_weights)
+
+    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Means ``[T]``."""
+        return w["loc"]
+
+
+class LocScaleFamily(LocFamily):
+    """Independent weights by ``loc [T]`` and ``scale [T]``; the defaults are those of a Gaussian."""
+
+    def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        """W with means ``loc [T]`` and standard deviations ``scale [T]``."""
+        return {"loc": loc.clone(), "scale": scale.clone()}
+
+    def std(self, w: Mapping[str, Tensor]) -> Tensor:
+        """Standard deviations ``[T]``."""
+        return w["scale"]
+
+    def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
+        return w["loc"], w["scale"]
+
+    def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
+        """One draw ``[T]``."""
+        noise = torch.empty_like(w["loc"]).normal_(generator=generator)
+        return w["loc"] + w["scale"] * noise

@@ -27,8 +27,20 @@ def inverse_softplus(scale: Tensor) -> Tensor:
     return scale + torch.log(-torch.expm1(-scale))
 
 
+class _LocNormal:
+    """What all of them share: a mean ``loc``, and one standard normal number a weight unless they say otherwise."""
+
+    def noise_size(self, num_weights: int) -> int:
+        """T."""
+        return num_weights
+
+    def mean(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Means ``[..., T]``."""
+        return params["loc"]
+
+
 @dataclass(frozen=True)
-class MeanFieldNormal:
+class MeanFieldNormal(_LocNormal):
     """Independent Gaussians N(loc, softplus(rho)²), by ``loc [T]`` and ``rho [T]``.
 
     Example:
@@ -38,10 +50,7 @@ class MeanFieldNormal:
         tensor([0.5000, 0.5000, 0.5000])
     """
 
-    @property
-    def name(self) -> str:
-        """``mean-field``."""
-        return "mean-field"
+    name = "mean-field"
 
     def check(self, num_weights: int) -> None:
         """Any size will do."""
@@ -58,10 +67,6 @@ class MeanFieldNormal:
         """An ``Independent(Normal)``."""
         return dist.Normal(params["loc"], softplus(params["rho"])).to_event(1)
 
-    def noise_size(self, num_weights: int) -> int:
-        """T."""
-        return num_weights
-
     def draw(self, params: Mapping[str, Tensor], eps: Tensor) -> Tensor:
         """Loc + softplus(rho) eps, ``[..., T]``."""
         return params["loc"] + softplus(params["rho"]) * eps
@@ -70,17 +75,13 @@ class MeanFieldNormal:
         """Rows without a factor."""
         return GaussianRows(params["loc"], softplus(params["rho"]))
 
-    def mean(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[..., T]``."""
-        return params["loc"]
-
     def std(self, params: Mapping[str, Tensor]) -> Tensor:
         """Standard deviations ``[..., T]``."""
         return softplus(params["rho"])
 
 
 @dataclass(frozen=True)
-class LowRankNormal:
+class LowRankNormal(_LocNormal):
     """Gaussians of covariance diag(softplus(rho)²) + F Fᵀ, by ``loc [T]``, ``rho [T]`` and ``factor [T * rank]``.
 
     ``factor`` is F ``[T, rank]`` row by row.
@@ -103,10 +104,7 @@ class LowRankNormal:
         if self.rank < 1:
             raise UserError(f"rank of a low-rank belief is {self.rank}: give at least 1")
 
-    @property
-    def name(self) -> str:
-        """``low-rank``."""
-        return "low-rank"
+    name = "low-rank"
 
     def check(self, num_weights: int) -> None:
         """The rank must be below the number of weights.
@@ -158,10 +156,6 @@ class LowRankNormal:
         """Rows with F as their factor."""
         return GaussianRows(params["loc"], softplus(params["rho"]), self._factor(params))
 
-    def mean(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[..., T]``."""
-        return params["loc"]
-
     def std(self, params: Mapping[str, Tensor]) -> Tensor:
         """Marginal standard deviations ``[..., T]``."""
         return (softplus(params["rho"]).square() + self._factor(params).square().sum(-1)).sqrt()
@@ -172,7 +166,7 @@ class LowRankNormal:
 
 
 @dataclass(frozen=True)
-class FullRankNormal:
+class FullRankNormal(_LocNormal):
     """Gaussians of any covariance L Lᵀ, by ``loc [T]`` and ``tril [T (T + 1) / 2]``.
 
     ``tril`` is the lower triangle row by row; the diagonal of L is the softplus of what stands there.
@@ -185,10 +179,7 @@ class FullRankNormal:
                 [0., 4.]])
     """
 
-    @property
-    def name(self) -> str:
-        """``full-rank``."""
-        return "full-rank"
+    name = "full-rank"
 
     def check(self, num_weights: int) -> None:
         """A client must be able to hold its T × T matrices.
@@ -218,10 +209,6 @@ class FullRankNormal:
         """A ``MultivariateNormal`` by its Cholesky factor."""
         return dist.MultivariateNormal(params["loc"], scale_tril=_unpack(params))
 
-    def noise_size(self, num_weights: int) -> int:
-        """T."""
-        return num_weights
-
     def draw(self, params: Mapping[str, Tensor], eps: Tensor) -> Tensor:
         """Loc + L eps, ``[..., T]``."""
         return params["loc"] + torch.matmul(_unpack(params), eps.unsqueeze(-1)).squeeze(-1)
@@ -229,10 +216,6 @@ class FullRankNormal:
     def rows(self, params: Mapping[str, Tensor]) -> GaussianRows:
         """Rows with L as their factor and a scale of 0."""
         return GaussianRows(params["loc"], torch.zeros_like(params["loc"]), _unpack(params))
-
-    def mean(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[..., T]``."""
-        return params["loc"]
 
     def std(self, params: Mapping[str, Tensor]) -> Tensor:
         """Marginal standard deviations ``[..., T]``."""

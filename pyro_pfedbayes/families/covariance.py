@@ -11,7 +11,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.base import ClientFamily
+from pyro_pfedbayes.families.base import ClientFamily, LocFamily
 from pyro_pfedbayes.families.rows import GaussianRows, shares
 
 __all__ = ["FullCovariance", "LowRank"]
@@ -20,28 +20,43 @@ _FLOOR = 1e-6  # of a weight's variance: the least that a factor analysis leaves
 _ALIVE = 1e-3  # Fᵀ Ψ⁻¹ F of a column: the least from which EM soon leads anywhere
 
 
-class _Gaussian:
+class _Gaussian(LocFamily):
     """What every w of a mean and a covariance can do, however the covariance is kept."""
 
     def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
         """A ``MultivariateNormal`` if w has ``tril``, else a ``LowRankMultivariateNormal``."""
-        return _distribution(w)
-
-    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[T]``."""
-        return w["loc"]
+        if "tril" in w:
+            return dist.MultivariateNormal(w["loc"], scale_tril=w["tril"])
+        return dist.LowRankMultivariateNormal(w["loc"], w["factor"], w["scale"].square())
 
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
         """Marginal standard deviations ``[T]``."""
-        return _std(w)
+        if "tril" in w:
+            return w["tril"].square().sum(1).sqrt()
+        return (w["scale"].square() + w["factor"].square().sum(1)).sqrt()
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
-        return _nearest(w)
+        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w).
+
+        Its variances are the inverse diagonal of the precision of w.
+        """
+        if "tril" in w:
+            identity = torch.eye(len(w["loc"])).to(w["tril"])
+            inverse = torch.linalg.solve_triangular(w["tril"], identity, upper=False)
+            return w["loc"], inverse.square().sum(0).rsqrt()
+        psi = w["scale"].square()
+        scaled, tril = _capacitance(w["factor"], psi)
+        half = torch.linalg.solve_triangular(tril, scaled.T, upper=False)
+        return w["loc"], (psi.reciprocal() - half.square().sum(0)).rsqrt()
 
     def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
         """One draw ``[T]``."""
-        return _sample(w, generator)
+        noise: Tensor = torch.empty_like(w["loc"]).normal_(generator=generator)
+        if "tril" in w:
+            return w["loc"] + w["tril"] @ noise
+        common = torch.empty_like(w["factor"][0]).normal_(generator=generator)
+        draw: Tensor = w["loc"] + w["scale"] * noise + w["factor"] @ common
+        return draw
 
 
 @dataclass(frozen=True)
@@ -62,18 +77,7 @@ class FullCovariance(_Gaussian):
                 [1., 2.]])
     """
 
-    @property
-    def name(self) -> str:
-        """``full-covariance``."""
-        return "full-covariance"
-
-    def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """What the client can hold, the server can.
-
-        Raises:
-            UserError: If the client's family refuses the size.
-        """
-        client_family.check(num_weights)
+    name = "full-covariance"
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
         """W with means ``loc [T]``, standard deviations ``scale [T]`` and one factor column of zeros."""
@@ -92,12 +96,7 @@ class FullCovariance(_Gaussian):
         if rows.rank >= rows.num_weights:  # full-rank clients
             covariance = torch.diag(diagonal) + factor @ factor.T
             return {"loc": loc.to(dtype), "tril": torch.linalg.cholesky(covariance).to(dtype)}
-        factor = _principal(factor, diagonal)
-        return {
-            "loc": loc.to(dtype),
-            "scale": diagonal.sqrt().to(dtype),
-            "factor": factor.to(dtype),
-        }
+        return _kept(loc, diagonal, _principal(factor, diagonal), dtype)
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,7 @@ class LowRank(_Gaussian):
         if self.iterations < 1 or not self.tolerance >= 0:
             raise UserError("a low-rank server needs iterations >= 1 and a tolerance >= 0")
 
-    @property
-    def name(self) -> str:
-        """``low-rank``."""
-        return "low-rank"
+    name = "low-rank"
 
     def check(self, client_family: ClientFamily, num_weights: int) -> None:
         """The rank must be below the number of weights, and the client must be able to hold its belief.
@@ -176,12 +172,7 @@ class LowRank(_Gaussian):
         if warm is not None:
             best = min(best, warm, key=lambda start: target.divergence(*start))
         factor, diagonal = target.analyse(*best, self.iterations, self.tolerance)
-        factor, dtype = _principal(factor, diagonal), rows.loc.dtype
-        return {
-            "loc": loc.to(dtype),
-            "scale": diagonal.sqrt().to(dtype),
-            "factor": factor.to(dtype),
-        }
+        return _kept(loc, diagonal, _principal(factor, diagonal), rows.loc.dtype)
 
 
 class _Target:
@@ -279,34 +270,6 @@ def _start(loc: Tensor, scale: Tensor, rank: int) -> dict[str, Tensor]:
     return {"loc": loc.clone(), "scale": scale.clone(), "factor": factor}
 
 
-def _distribution(w: Mapping[str, Tensor]) -> TorchDistribution:
-    if "tril" in w:
-        return dist.MultivariateNormal(w["loc"], scale_tril=w["tril"])
-    return dist.LowRankMultivariateNormal(w["loc"], w["factor"], w["scale"].square())
-
-
-def _std(w: Mapping[str, Tensor]) -> Tensor:
-    if "tril" in w:
-        return w["tril"].square().sum(1).sqrt()
-    return (w["scale"].square() + w["factor"].square().sum(1)).sqrt()
-
-
-def _nearest(w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Its variances are the inverse diagonal of the precision of w."""
-    if "tril" in w:
-        identity = torch.eye(len(w["loc"])).to(w["tril"])
-        inverse = torch.linalg.solve_triangular(w["tril"], identity, upper=False)
-        return w["loc"], inverse.square().sum(0).rsqrt()
-    psi = w["scale"].square()
-    scaled, tril = _capacitance(w["factor"], psi)
-    half = torch.linalg.solve_triangular(tril, scaled.T, upper=False)
-    return w["loc"], (psi.reciprocal() - half.square().sum(0)).rsqrt()
-
-
-def _sample(w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-    noise: Tensor = torch.empty_like(w["loc"]).normal_(generator=generator)
-    if "tril" in w:
-        return w["loc"] + w["tril"] @ noise
-    common = torch.empty_like(w["factor"][0]).normal_(generator=generator)
-    draw: Tensor = w["loc"] + w["scale"] * noise + w["factor"] @ common
-    return draw
+def _kept(loc: Tensor, diagonal: Tensor, factor: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    w = {"loc": loc, "scale": diagonal.sqrt(), "factor": factor}
+    return {name: value.to(dtype) for name, value in w.items()}

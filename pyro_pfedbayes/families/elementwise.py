@@ -14,7 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.base import ClientFamily
+from pyro_pfedbayes.families.base import LocScaleFamily
 from pyro_pfedbayes.families.rows import GaussianRows, column_blocks, moments, shares
 
 __all__ = ["Laplace", "StudentT"]
@@ -24,7 +24,7 @@ _STEPS = 100
 
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(LocScaleFamily):
     """Independent Laplace distributions of density exp(-|θ - loc| / scale) / (2 scale), by ``loc [T]``, ``scale [T]``.
 
     The projection is exact up to root finding, for every Gaussian client: loc is the median of the mixture of the
@@ -38,18 +38,7 @@ class Laplace:
         (tensor([True]), tensor([3.0004]))
     """
 
-    @property
-    def name(self) -> str:
-        """``laplace``."""
-        return "laplace"
-
-    def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """What the client can hold, the server can.
-
-        Raises:
-            UserError: If the client's family refuses the size.
-        """
-        client_family.check(num_weights)
+    name = "laplace"
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
         """W with means ``loc [T]`` and standard deviations ``scale [T]``, √2 times its own scale."""
@@ -78,10 +67,6 @@ class Laplace:
         loc, scale = torch.cat(parts, 1).to(rows.loc.dtype)
         return {"loc": loc, "scale": scale}
 
-    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[T]``."""
-        return w["loc"]
-
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
         """Standard deviations ``[T]``, √2 scale."""
         return math.sqrt(2.0) * w["scale"]
@@ -99,7 +84,7 @@ class Laplace:
 
 
 @dataclass(frozen=True)
-class StudentT:
+class StudentT(LocScaleFamily):
     """Independent Student t distributions of fixed degrees of freedom, by ``loc [T]`` and ``scale [T]``.
 
     The projection has no closed form. For every weight EM (Lange, Little and Taylor 1989, in the faster form of Kent,
@@ -125,18 +110,7 @@ class StudentT:
         if not 2.0 < self.df < math.inf:
             raise UserError(f"df of a Student t server is {self.df}: give a number above 2")
 
-    @property
-    def name(self) -> str:
-        """``student-t``."""
-        return "student-t"
-
-    def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """What the client can hold, the server can.
-
-        Raises:
-            UserError: If the client's family refuses the size.
-        """
-        client_family.check(num_weights)
+    name = "student-t"
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
         """W with means ``loc [T]`` and standard deviations ``scale [T]``."""
@@ -166,10 +140,6 @@ class StudentT:
             parts.append(torch.stack(_student(points, share, loc, scale, self.df)))
         loc, scale = torch.cat(parts, 1).to(rows.loc.dtype)
         return {"loc": loc, "scale": scale}
-
-    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[T]``."""
-        return w["loc"]
 
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
         """Standard deviations ``[T]``."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.base import ClientFamily
+from pyro_pfedbayes.families.base import LocFamily
 from pyro_pfedbayes.families.rows import GaussianRows, column_blocks, moments, shares
 
 __all__ = ["GaussianMixture", "Mixture"]
@@ -107,7 +107,7 @@ class GaussianMixture(TorchDistribution):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(LocFamily):
     """W = Σ_k π_k Π N(loc_k, scale²_k), by ``logits [K]``, ``loc [K, T]`` and ``scale [K, T]``.
 
     The divergence to a mixture has no closed form. The projection lowers, by EM, the bound that clients use too (see
@@ -134,24 +134,12 @@ class Mixture:
     """
 
     components: int
+    name = "mixture"
 
     def __post_init__(self) -> None:
         """Check the number of components."""
         if self.components < 1:
             raise UserError(f"a mixture has {self.components} components: give at least 1")
-
-    @property
-    def name(self) -> str:
-        """``mixture``."""
-        return "mixture"
-
-    def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """What the client can hold, the server can.
-
-        Raises:
-            UserError: If the client's family refuses the size.
-        """
-        client_family.check(num_weights)
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
         """K equal components of means ``loc [T]`` and standard deviations ``scale [T]``.
