@@ -53,4 +53,5 @@ def _undefined(value: Any) -> Any:
         else _undefined(part)
         for name, part in parts.items()
     }
-    return found if isinstance(value, Mapping) else type(value)(**found)
+    make: Any = type(value)
+    return found if isinstance(value, Mapping) else make(**found)
