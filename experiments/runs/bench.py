@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.data.datasets import Dataset
+from pyro_pfedbayes.data.partitions.schemes import Partition
 from pyro_pfedbayes.inference.algorithm import Algorithm, Cohort, Round
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
@@ -32,7 +33,6 @@ from pyro_pfedbayes.inference.federation.state import gather_rows, row_copies
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
 from pyro_pfedbayes.models.networks import mlp
-from pyro_pfedbayes.data.partitions.schemes import Partition
 
 __all__ = ["bench_command", "compare_point_steps", "compare_steps", "measure_rounds"]
 

@@ -16,16 +16,6 @@ from torch import Tensor
 from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.data.corruptions import corrupt_clients
 from pyro_pfedbayes.data.datasets import Dataset, load_dataset
-from pyro_pfedbayes.experiments.config.model_files import build
-from pyro_pfedbayes.experiments.config.sections import Config, DataSection
-from pyro_pfedbayes.experiments.runs.inputs import InputRule, input_rule
-from pyro_pfedbayes.experiments.runs.target_scaling import standard_outcomes
-from pyro_pfedbayes.experiments.config.resolve import LABEL_SCHEMES, resolve
-from pyro_pfedbayes.inference.engine.devices import resolve_device
-from pyro_pfedbayes.inference.federation.loop import Federation
-from pyro_pfedbayes.models.bayesian import BayesianModel
-from pyro_pfedbayes.models.program import ProgramModel
-from pyro_pfedbayes.models.spec import DataSpec
 from pyro_pfedbayes.data.partitions.schemes import (
     Partition,
     partition_column,
@@ -33,6 +23,16 @@ from pyro_pfedbayes.data.partitions.schemes import (
     partition_labels,
     partition_quantity,
 )
+from pyro_pfedbayes.experiments.config.model_files import build
+from pyro_pfedbayes.experiments.config.resolve import LABEL_SCHEMES, resolve
+from pyro_pfedbayes.experiments.config.sections import Config, DataSection
+from pyro_pfedbayes.experiments.runs.inputs import InputRule, input_rule
+from pyro_pfedbayes.experiments.runs.target_scaling import standard_outcomes
+from pyro_pfedbayes.inference.engine.devices import resolve_device
+from pyro_pfedbayes.inference.federation.loop import Federation
+from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.program import ProgramModel
+from pyro_pfedbayes.models.spec import DataSpec
 from pyro_pfedbayes.randomness import seed_for
 
 __all__ = [

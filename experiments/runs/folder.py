@@ -18,7 +18,11 @@ from typing import Any
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.config.sections import Config, parse_config
-from pyro_pfedbayes.inference.federation.checkpoint import load_checkpoint, save_checkpoint, write_atomically
+from pyro_pfedbayes.inference.federation.checkpoint import (
+    load_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
 from pyro_pfedbayes.inference.federation.state import FederationState
 
 __all__ = ["RunFolder", "json_text", "writing"]

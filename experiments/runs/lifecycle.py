@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.runs.build import Experiment, build_experiment
 from pyro_pfedbayes.experiments.config.model_files import own_files
 from pyro_pfedbayes.experiments.config.sections import Config
-from pyro_pfedbayes.experiments.runs.lock import locked
-from pyro_pfedbayes.experiments.runs.target_scaling import far_outcomes
-from pyro_pfedbayes.experiments.runs.progress import Progress
+from pyro_pfedbayes.experiments.runs.build import Experiment, build_experiment
 from pyro_pfedbayes.experiments.runs.folder import RunFolder, writing
+from pyro_pfedbayes.experiments.runs.lock import locked
+from pyro_pfedbayes.experiments.runs.progress import Progress
+from pyro_pfedbayes.experiments.runs.target_scaling import far_outcomes
 from pyro_pfedbayes.inference.federation.loop import DivergenceWarning, Result, RoundReport
-from pyro_pfedbayes.inference.server.screening import screened_rounds
 from pyro_pfedbayes.inference.federation.state import FederationState
+from pyro_pfedbayes.inference.server.screening import screened_rounds
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.versions import versions
 

@@ -8,7 +8,9 @@ import torch
 
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.runs.build import build_model
+from pyro_pfedbayes.experiments.runs.folder import RunFolder
 from pyro_pfedbayes.experiments.runs.inputs import InputRule, read_inputs
+from pyro_pfedbayes.experiments.runs.lifecycle import checked_state, compare_settings
 from pyro_pfedbayes.experiments.runs.prediction_files import (
     FileNumbers,
     FilePredictions,
@@ -16,19 +18,17 @@ from pyro_pfedbayes.experiments.runs.prediction_files import (
     write_predictions,
 )
 from pyro_pfedbayes.experiments.runs.result_tables import counted
-from pyro_pfedbayes.experiments.runs.folder import RunFolder
-from pyro_pfedbayes.experiments.runs.lifecycle import checked_state, compare_settings
-from pyro_pfedbayes.inference.predictive.accumulators import ClassAccumulator, NumberSummary
 from pyro_pfedbayes.inference.algorithm import Algorithm
 from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.engine.devices import resolve_device
+from pyro_pfedbayes.inference.federation.state import FederationState, gather_rows
+from pyro_pfedbayes.inference.predictive.accumulators import ClassAccumulator, NumberSummary
 from pyro_pfedbayes.inference.predictive.draws import (
     CHUNK,
     number_predictive,
     predictive_draws,
     predictive_streams,
 )
-from pyro_pfedbayes.inference.federation.state import FederationState, gather_rows
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 __all__ = ["FileNumbers", "FilePredictions", "check_output", "predict_file", "write_predictions"]

@@ -17,8 +17,8 @@ from rich.text import Text
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.runs.result_tables import plain_title, short_number
 from pyro_pfedbayes.experiments.runs.folder import writing
+from pyro_pfedbayes.experiments.runs.result_tables import plain_title, short_number
 from pyro_pfedbayes.inference.predictive.accumulators import NumberSummary
 
 __all__ = ["FileNumbers", "FilePredictions", "check_output", "write_predictions"]

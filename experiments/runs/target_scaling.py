@@ -9,9 +9,9 @@ import torch
 
 from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.data.datasets import Dataset
+from pyro_pfedbayes.data.partitions.schemes import Partition
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.declared import DeclaredModel
-from pyro_pfedbayes.data.partitions.schemes import Partition
 
 __all__ = ["far_outcomes", "standard_outcomes"]
 

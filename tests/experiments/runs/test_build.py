@@ -13,16 +13,16 @@ import torch
 from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.data.datasets import load_dataset
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.config.registry import MODELS
+from pyro_pfedbayes.experiments.config.resolve import resolve
+from pyro_pfedbayes.experiments.config.sections import parse_config
 from pyro_pfedbayes.experiments.runs.build import (
     build_data,
     build_experiment,
     build_model,
     fingerprint,
 )
-from pyro_pfedbayes.experiments.config.sections import parse_config
 from pyro_pfedbayes.experiments.runs.inputs import InputRule, input_rule
-from pyro_pfedbayes.experiments.config.registry import MODELS
-from pyro_pfedbayes.experiments.config.resolve import resolve
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from tests.experiments.helpers import tiny_config
 

@@ -9,9 +9,9 @@ import torch
 
 from pyro_pfedbayes.data.corruptions import corrupt_images
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
-from pyro_pfedbayes.experiments.config.sections import Config, parse_config
 from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
+from pyro_pfedbayes.experiments.config.sections import Config, parse_config
+from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
 from pyro_pfedbayes.randomness import seed_for
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from pyro_pfedbayes.data.partitions.text_tables import table_text
 from pyro_pfedbayes.datatree.tree import load_datatree
-from pyro_pfedbayes.experiments.runs.prediction_files import FileNumbers
-from pyro_pfedbayes.experiments.runs.result_tables import client_table, result_lines, result_table
 from pyro_pfedbayes.experiments.runs.folder import RunFolder
 from pyro_pfedbayes.experiments.runs.lifecycle import reopen
+from pyro_pfedbayes.experiments.runs.prediction_files import FileNumbers
+from pyro_pfedbayes.experiments.runs.result_tables import client_table, result_lines, result_table
 from pyro_pfedbayes.inference.predictive.accumulators import NumberSummary
-from pyro_pfedbayes.data.partitions.text_tables import table_text
 from tests.experiments.helpers import Outcome, lines, pfedbayes, summary, without_seconds
 
 LOC, SCALE, NOISE = 5_000.0, 800.0, 0.3

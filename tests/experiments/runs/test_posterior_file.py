@@ -14,9 +14,9 @@ from pyro_pfedbayes.data.corruptions import corrupt_images
 from pyro_pfedbayes.data.datasets import load_dataset
 from pyro_pfedbayes.datatree.tree import for_client, load_datatree
 from pyro_pfedbayes.experiments.runs.build import Experiment, build_experiment
-from pyro_pfedbayes.experiments.runs.posterior_file import experiment_datatree, foreign_dataset
 from pyro_pfedbayes.experiments.runs.folder import RunFolder
 from pyro_pfedbayes.experiments.runs.lifecycle import reopen
+from pyro_pfedbayes.experiments.runs.posterior_file import experiment_datatree, foreign_dataset
 from pyro_pfedbayes.inference.predictive.draws import belief_seed, posterior_predictive
 from pyro_pfedbayes.randomness import seed_for
 from tests.experiments.helpers import Outcome, tiny_config

@@ -316,7 +316,11 @@ def test_full_disk_at_the_posterior_can_be_made_good(
 
 @pytest.mark.parametrize(
     "what",
-    ["runs.folder.write_atomically", "runs.lifecycle.Experiment.description", "runs.folder.save_checkpoint"],
+    [
+        "runs.folder.write_atomically",
+        "runs.lifecycle.Experiment.description",
+        "runs.folder.save_checkpoint",
+    ],
 )
 def test_full_disk_at_the_beginning_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

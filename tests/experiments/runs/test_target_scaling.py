@@ -13,11 +13,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
+from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
 from pyro_pfedbayes.experiments.config.sections import parse_config
+from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
 from pyro_pfedbayes.experiments.runs.inputs import InputRule, read_inputs
 from pyro_pfedbayes.experiments.runs.target_scaling import far_outcomes
-from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 from tests import point_problem
