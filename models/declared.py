@@ -35,9 +35,6 @@ class Declaration:
         guide: The family Q_i of the clients' q^i over the shared sites.
         private_guide: Makes the AutoGuide of the private sites; None for mean-field Normals.
         own_prior: Whether in the first round the model's own priors stand where the server's w stands later.
-
-    Raises:
-        UserError: No random site, or a pair of families without a projection.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -181,8 +178,5 @@ class DeclaredModel(Protocol):
             x: Inputs of a few examples, covariates last.
             y: All observations.
             where: What to call the data.
-
-        Raises:
-            UserError: Inputs of another shape or dtype, observations without a probability.
         """
         ...

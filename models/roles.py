@@ -54,9 +54,6 @@ def assign_roles(names: Iterable[str], roles: Mapping[str, Role | str] | None) -
         names: The sites.
         roles: Roles, or their names, by pattern (``"head.*"``; ``*``, ``?`` and ``[…]`` as in a shell).
 
-    Raises:
-        UserError: An unknown role, a pattern that matches nothing, or two that match one site.
-
     Example:
         >>> found = assign_roles(["fc1.weight", "head.weight"], {"head.*": "private"})
         >>> {name: role.kind for name, role in found.items()}

@@ -55,11 +55,7 @@ class Site:
 
 
 def site_trace(program: Callable[..., Any], *args: Any) -> dict[str, dict[str, Any]]:
-    """The sample sites of one run of a program, by name, without plates' own and without deterministic ones.
-
-    Raises:
-        UserError: The program has a ``pyro.param``.
-    """
+    """The sample sites of one run of a program, by name, without plates' own and without deterministic ones."""
     try:
         with pyro_local(), _NoParameters():
             trace = poutine.trace(program).get_trace(*args)
@@ -98,9 +94,6 @@ def find_sites(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Site]:
 
     Args:
         nodes: What `site_trace` found.
-
-    Raises:
-        UserError: No latent site, or one that is discrete or has no transform to unconstrained coordinates.
     """
     found: dict[str, Site] = {}
     for name, node in nodes.items():

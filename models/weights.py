@@ -48,9 +48,6 @@ def initial_gaussian(network: nn.Module, rho: float = PAPER_RHO) -> MeanFieldGau
 
     Returns:
         An unstacked Gaussian over the network's named weights.
-
-    Raises:
-        UserError: ``rho`` whose softplus is not a positive finite number in the network's dtype.
     """
     loc = {name: weight.detach().clone() for name, weight in weights_of(network).items()}
     if not loc:

@@ -30,9 +30,6 @@ def seed_for(seed: int, *keys: int | str) -> int:
     Returns:
         An integer in [0, 2^63).
 
-    Raises:
-        UserError: If the seed is not an integer, or a key neither an integer nor a string.
-
     Example:
         >>> seed_for(0, "noise", 3, 7) == seed_for(0, "noise", 3, 7)
         True
@@ -61,9 +58,6 @@ def generator(seed: int, *keys: int | str, device: str | torch.device = "cpu") -
 
     Returns:
         A ``torch.Generator``.
-
-    Raises:
-        UserError: If the seed is not an integer, or a key neither an integer nor a string.
 
     Example:
         >>> a = torch.randn(2, generator=generator(0, "noise", 3, 7))

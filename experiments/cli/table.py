@@ -85,11 +85,7 @@ def table(
 
 
 def _fill(plan: Plan, folder: TableFolder, jobs: int, console: Console, hint: str) -> None:
-    """Make the runs, write the results, and show the overview.
-
-    Raises:
-        typer.Exit: With code 1, if the table lacks figures because runs failed.
-    """
+    """Make the runs, write the results, and show the overview."""
     from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted
     from pyro_pfedbayes.experiments.tables.execution.pool import Alone, Pool
     from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule

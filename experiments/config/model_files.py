@@ -37,11 +37,7 @@ def is_file(name: str) -> bool:
 
 
 def file_and_function(name: str) -> tuple[Path, str]:
-    """The file, in full, and the function that a name means.
-
-    Raises:
-        UserError: No such file, or no function named.
-    """
+    """The file, in full, and the function that a name means."""
     file, colon, function = name.rpartition(":")
     if not colon or not file.endswith(".py") or not function.isidentifier():
         raise UserError(
@@ -58,9 +54,6 @@ def builder(name: str) -> Builder:
 
     It takes a `DataSpec` and keyword options, and returns a model. A function in a user's file that takes ``x`` and
     ``y`` instead is a Pyro program of one client.
-
-    Raises:
-        UserError: No such built-in model, file or function, or a file that cannot be imported.
     """
     if not is_file(name):
         module, attribute, _ = MODELS[known("model", name, MODELS)]
@@ -77,9 +70,6 @@ def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
         name: Built in, or ``FILE.py:FUNCTION``.
         options: Keyword options of its builder.
         spec: A `DataSpec`.
-
-    Raises:
-        UserError: What the builder refuses; what goes wrong in a user's file, with its line.
     """
     from pyro_pfedbayes.models.bayesian import BayesianModel
     from pyro_pfedbayes.models.program import ProgramModel
@@ -104,11 +94,7 @@ def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def options_schema(name: str) -> type[BaseModel]:
-    """The keyword options of a model's builder, as a section that checks them.
-
-    Raises:
-        UserError: As `builder`.
-    """
+    """The keyword options of a model's builder, as a section that checks them."""
     make = builder(name)
     fields: dict[str, Any] = {}
     if not _is_program(make):

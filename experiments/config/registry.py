@@ -224,11 +224,7 @@ _PRESETS = "pyro_pfedbayes.experiments.presets"
 
 
 def known(what: str, name: str, options: Mapping[str, Any] | list[str]) -> str:
-    """Return ``name`` if it is among ``options``.
-
-    Raises:
-        UserError: It is not; the nearest right one is named.
-    """
+    """Return ``name`` if it is among ``options``."""
     if name in options:
         return name
     listed = ", ".join(options)
@@ -279,11 +275,7 @@ def preset_names() -> list[str]:
 
 
 def preset_text(name: str) -> str:
-    """The TOML of a preset.
-
-    Raises:
-        UserError: There is no such preset.
-    """
+    """The TOML of a preset."""
     known("preset", name, preset_names())
     return (resources.files(_PRESETS) / f"{name}.toml").read_text(encoding="utf-8")
 

@@ -19,20 +19,12 @@ TABLES: Mapping[str, str | None] = {"diabetes": "sex", "breast-cancer": None, "w
 
 
 def resolve(config: Config) -> Config:
-    """Fill in defaults that depend on other values; keys that have no effect become None.
-
-    Raises:
-        UserError: An unknown data set, no such file, or a scheme that lacks a key it needs.
-    """
+    """Fill in defaults that depend on other values; keys that have no effect become None."""
     return dataclasses.replace(config, data=_resolved_data(config.data, config.run.seed))
 
 
 def refuse_idle_settings(settings: Iterable[tuple[str, Any]], resolved: Config) -> None:
-    """Refuse what was asked for by option but has no effect, rather than pass over it in silence.
-
-    Raises:
-        UserError: Such a setting, by name.
-    """
+    """Refuse what was asked for by option but has no effect, rather than pass over it in silence."""
     tree = resolved.tree()
     for name, _ in settings:
         section, _, key = name.partition(".")

@@ -185,9 +185,6 @@ def read_source(given: str | None, settings: Iterable[tuple[str, Any]] = ()) -> 
         given: A preset's name or a path that ends in ``.toml``; None for the preset that goes with the data set
             named in ``settings``, ``digits`` if none is.
         settings: Pairs of ``section.key`` and value that will be laid over it.
-
-    Raises:
-        UserError: An unknown name, a file that cannot be read, or text that is not TOML.
     """
     if given is None:
         return _default_source(dict(settings))
@@ -226,9 +223,6 @@ def with_settings(
 def parse_setting(text: str) -> tuple[str, Any]:
     """Take ``section.key=value`` apart; the value is read as TOML, or else as a bare text.
 
-    Raises:
-        UserError: It has another form.
-
     Example:
         >>> parse_setting("algorithm.zeta=0.5"), parse_setting("data.name=mnist")
         (('algorithm.zeta', 0.5), ('data.name', 'mnist'))
@@ -257,10 +251,6 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
     Args:
         tree: Values by section and key.
         where: How messages begin, such as ``"mine.toml: "``.
-
-    Raises:
-        UserError: Unknown sections, keys and names (with the nearest right one), values of another type or
-            out of range.
     """
     _check_sections(tree, where)
     settings = dict(tree.get("algorithm", {}))

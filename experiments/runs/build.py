@@ -82,11 +82,7 @@ class Experiment:
 
 
 def build_experiment(config: Config) -> Experiment:
-    """Build all parts of a run, and find out whether they fit together.
-
-    Raises:
-        UserError: Whatever is wrong with data, split, model, algorithm or device.
-    """
+    """Build all parts of a run, and find out whether they fit together."""
     config = resolve(config)
     resolve_device(config.run.device)
     data, rule = build_data(config.data)
@@ -106,10 +102,6 @@ def build_data(section: DataSection) -> tuple[FederatedData, InputRule]:
 
     Returns:
         The clients' examples, and how they were scaled.
-
-    Raises:
-        UserError: Files that are missing or corrupt, a split that the data cannot give, or classes whose
-            ``target_scaling`` is "standard".
     """
     standard = section.scaling == "standard"
     # A table is standardised in float64 as it is read; then again, over what the clients train on.
@@ -155,9 +147,6 @@ def build_model(
         config: Resolved.
         shape: Of one input, without covariates.
         num_classes: Of the outcomes; 0 if they are numbers.
-
-    Raises:
-        UserError: A model that does not fit such data.
     """
     spec = DataSpec(tuple(shape), num_classes, seed_for(config.run.seed, "network"))
     model: BayesianModel | ProgramModel = build(config.model.name, config.model.options, spec)

@@ -30,11 +30,7 @@ __all__ = ["RunFolder", "json_text", "writing"]
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what goes wrong in writing ``path`` into a message that names it.
-
-    Raises:
-        UserError: A full disk, no permission, and the like.
-    """
+    """Turn what goes wrong in writing ``path`` into a message that names it."""
     try:
         yield
     except OSError as problem:
@@ -91,9 +87,6 @@ class RunFolder:
             meta: See `save`.
             draw: Writes the picture of the partition to a path.
             model_files: A user's file with the model, and others from its folder; the run keeps copies.
-
-        Raises:
-            UserError: The folder holds something, or cannot be written.
         """
         cls.check_free(path)
         made = [p for p in (path, *path.parents) if not p.exists()]
@@ -119,11 +112,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that has begun.
-
-        Raises:
-            UserError: There is no run in it.
-        """
+        """The folder of a run that has begun."""
         folder = cls(path)
         if not folder.config_file.is_file():
             reason = "there is no config.toml in it" if path.is_dir() else "there is no such folder"
@@ -132,11 +121,7 @@ class RunFolder:
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Refuse a folder that holds anything.
-
-        Raises:
-            UserError: It does, or it is a file.
-        """
+        """Refuse a folder that holds anything."""
         if not path.exists():
             return
         if not path.is_dir():
@@ -154,11 +139,7 @@ class RunFolder:
         return self.summary.is_file()
 
     def config(self) -> Config:
-        """Read ``config.toml``; a model from a file is the run's own copy of it.
-
-        Raises:
-            UserError: It was damaged.
-        """
+        """Read ``config.toml``; a model from a file is the run's own copy of it."""
         try:
             tree = tomllib.loads(self.config_file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
@@ -172,11 +153,7 @@ class RunFolder:
         return parse_config(tree, f"{self.config_file}: ")
 
     def load(self) -> tuple[FederationState, dict[str, Any]]:
-        """The last checkpoint: state (on the CPU) and description.
-
-        Raises:
-            UserError: Missing, damaged, or not made by a run like this.
-        """
+        """The last checkpoint: state (on the CPU) and description."""
         try:
             state, meta = load_checkpoint(self.checkpoint)
             _check_form(state, meta)
@@ -194,9 +171,6 @@ class RunFolder:
         Args:
             state: What to save.
             meta: ``Experiment.description()``, and how often each client was left out.
-
-        Raises:
-            UserError: It cannot be written; the previous one stays in force.
         """
         save_checkpoint(self.checkpoint, state, meta)
 

@@ -80,9 +80,6 @@ class InputRule:
         Args:
             x: Raw inputs, ``[n, *features]``.
             where: What to call them in messages.
-
-        Raises:
-            UserError: Another shape or type, NaN or infinite values, or a range that the training data did not have.
         """
         if x.dtype.kind not in "buif":
             raise UserError(f"{where} must hold numbers, not {x.dtype}")
@@ -191,10 +188,6 @@ def read_inputs(path: Path, rule: InputRule, covariates: Sequence[str] = ()) -> 
 
     Returns:
         float32 ``[n, *shape]``, covariates as last columns.
-
-    Raises:
-        UserError: A file that is missing, corrupt or of another kind, a covariate that is not in it or not one finite
-            number an input, and what `InputRule.apply` refuses.
     """
     arrays = _arrays(path)
     absent = [name for name in covariates if name not in arrays]

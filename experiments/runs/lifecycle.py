@@ -63,10 +63,6 @@ def begin(
 
     Returns:
         The summary.
-
-    Raises:
-        UserError: The folder cannot be written, or every client diverged.
-        Interrupted: Ctrl-C; the state reached is saved.
     """
     state = experiment.federation.initial_state()
     meta = experiment.description() | {"dropped": {}}
@@ -115,9 +111,6 @@ def reopen(
     Args:
         folder: The run.
         device: Where to compute, if not where the run did.
-
-    Raises:
-        UserError: The data have changed, or the checkpoint is damaged or not this run's.
     """
     config = folder.config()
     if device is not None:
@@ -139,11 +132,7 @@ def reopen(
 def checked_state(
     state: FederationState, folder: RunFolder, config: Config, model: DeclaredModel, clients: int
 ) -> FederationState:
-    """The state, if it fits the model and the number of clients; the server's tensors on the model's device.
-
-    Raises:
-        UserError: It does not: a checkpoint from another run.
-    """
+    """The state, if it fits the model and the number of clients; the server's tensors on the model's device."""
     algorithm = config.algorithm
     start = algorithm.init(model)
     row = {name: stacked[0] for name, stacked in algorithm.client_init(model, start, 1).items()}
@@ -179,9 +168,6 @@ def compare_settings(folder: RunFolder, config: Config, meta: Mapping[str, Any])
 
     Where the data lie and where to compute may change; keys that only one of the two knows, as after an update of the
     package, are passed over.
-
-    Raises:
-        UserError: A setting that differs, with both values.
     """
     free = {("data", "name"), ("data", "dir"), ("run", "device"), ("run", "chunk")}
     saved = meta["config"]

@@ -28,10 +28,6 @@ def locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
     Args:
         folder: It exists.
         wait: Seconds to wait for another process to let go.
-
-    Raises:
-        InUse: Another process holds it; its number is told.
-        UserError: The folder cannot be written.
     """
     path = folder / LOCK
     try:

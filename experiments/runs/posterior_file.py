@@ -37,9 +37,6 @@ def experiment_datatree(
         experiment: The run's parts.
         state: Its last state.
         note: Told, in a line, why the other data set that was asked for is left out.
-
-    Raises:
-        UserError: No client has a test example, or a prediction is not finite.
     """
     run, data = experiment.config.run, experiment.data
     attrs = run_attributes(experiment.federation, state)
@@ -68,9 +65,6 @@ def foreign_dataset(experiment: Experiment) -> Dataset | None:
 
     Returns:
         None for ``"none"``, and where ``"auto"`` finds nothing.
-
-    Raises:
-        UserError: One that is named cannot be loaded, is the run's own, or does not fit.
     """
     data, chosen = experiment.data, experiment.config.run.foreign
     own = experiment.config.data.name

@@ -56,9 +56,6 @@ def predict_file(
 
     Returns:
         Predictions of classes, or of numbers in their own units.
-
-    Raises:
-        UserError: No such client, inputs that do not fit, a damaged or foreign checkpoint.
     """
     config = folder.config()
     place = resolve_device(device or config.run.device)

@@ -152,11 +152,7 @@ class FileNumbers:
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file that predictions could not be written to.
-
-    Raises:
-        UserError: Its name ends in neither ``.npz`` nor ``.csv``.
-    """
+    """Refuse a file that predictions could not be written to."""
     if path.suffix not in (".npz", ".csv"):
         raise UserError(f"--output {path}: give a name that ends in .npz or .csv")
 

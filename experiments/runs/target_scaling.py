@@ -29,9 +29,6 @@ def standard_outcomes(dataset: Dataset, partition: Partition) -> Dataset:
     Returns:
         The data set with ``y = (raw - loc) / scale`` and ``target_scaling = (loc, scale)``.
 
-    Raises:
-        UserError: Outcomes are classes, or none that a client trains on is known.
-
     Example:
         >>> y = torch.tensor([10.0, 30.0, float("nan"), 40.0])
         >>> train, none, test = torch.arange(3), torch.arange(0), torch.tensor([3])

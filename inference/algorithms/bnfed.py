@@ -83,11 +83,7 @@ class BNFed(PointMethod):
     not_negative: ClassVar[tuple[str, ...]] = ("pull",)
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """The model's weights; there is no global network before clients have sent theirs.
-
-        Raises:
-            UserError: Another network than fully connected layers with biases, one of them hidden.
-        """
+        """The model's weights; there is no global network before clients have sent theirs."""
         _layer_names(model, self.name)
         return super().init(model)
 

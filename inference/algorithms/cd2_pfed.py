@@ -124,11 +124,7 @@ class CD2PFed(PointMethod):
         return self.private * at.index / (at.total - 1)
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """The server's weights, all shared so far.
-
-        Raises:
-            UserError: A network whose channels cannot be told.
-        """
+        """The server's weights, all shared so far."""
         channels_at(model, self.private, self.name)
         server = super().init(model)
         return {**server, SHARED: torch.ones_like(server[THETA], dtype=torch.bool)}
@@ -178,9 +174,6 @@ def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
         model: A model with an ``nn.Sequential`` of linear layers and convolutions.
         share: Of private channels in each hidden layer, in [0, 1).
         method: Who asks, for the message.
-
-    Raises:
-        UserError: Another kind of network or layer, or no hidden layer.
     """
     network, layout = sequential(model, method), point_layout(model)
     head = last_layer(model, method)

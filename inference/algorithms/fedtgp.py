@@ -100,11 +100,7 @@ class FedTGP(PointMethod):
     not_negative: ClassVar[tuple[str, ...]] = ("pull",)
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """Where all clients begin, and no prototype yet.
-
-        Raises:
-            UserError: A model without features.
-        """
+        """Where all clients begin, and no prototype yet."""
         server = dict(super().init(model))
         theta = server[THETA]
         classes = class_count(model, self.name)

@@ -77,11 +77,7 @@ class KNNPer(FedAvg):
             raise UserError(f"mix is {self.mix}; it must lie in [0, 1]")
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """The server's weights.
-
-        Raises:
-            UserError: A model without features.
-        """
+        """The server's weights."""
         feature_size(model, self.name)
         return super().init(model)
 

@@ -99,11 +99,7 @@ class LocalBayes(Local):
             )
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """Where every client begins: the network's weights, with standard deviations softplus(rho).
-
-        Raises:
-            UserError: The model is not a network with all weights shared.
-        """
+        """Where every client begins: the network's weights, with standard deviations softplus(rho)."""
         if not isinstance(model, BayesianModel) or not model.plain:
             raise UserError(
                 "local-bayes needs a network whose weights are all shared Gaussians (the default roles and families)"

@@ -45,11 +45,7 @@ class OracleCluster(PointMethod):
     """A personal model is that of the client's group, without a step."""
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """The server's weights.
-
-        Raises:
-            UserError: Outcomes are no classes.
-        """
+        """The server's weights."""
         if model.outcome != "class":
             raise UserError(
                 "oracle-cluster groups clients by their classes; the outcome is a number"

@@ -127,11 +127,7 @@ class PFedGP(PointMethod):
     """Conditioning on examples takes no gradient."""
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """The server's weights; the last layer's are never used.
-
-        Raises:
-            UserError: A model without features, or without weights below its last layer.
-        """
+        """The server's weights; the last layer's are never used."""
         feature_size(model, self.name)
         if len(last_layer(model, self.name)) == len(model.declaration.shapes):
             raise UserError(

@@ -120,11 +120,7 @@ class LiftedObjective:
     def rehearse(
         self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor
     ) -> int:
-        """Run once without noise, to see how many numbers a draw takes.
-
-        Raises:
-            UserError: The program draws noise of its own.
-        """
+        """Run once without noise, to see how many numbers a draw takes."""
         tape = NoiseTape(None)
         one = torch.ones((), dtype=x.dtype, device=x.device)
         with torch.no_grad():
@@ -147,11 +143,7 @@ class LiftedObjective:
     def suited_sites(
         self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor
     ) -> frozenset[str]:
-        """Which weights variance reduction may be used for, found by running it.
-
-        Raises:
-            UserError: Local reparameterization of a layer whose positions share weights.
-        """
+        """Which weights variance reduction may be used for, found by running it."""
         one = torch.ones((), dtype=x.dtype, device=x.device)
         stream = torch.Generator().manual_seed(0)
         noise = torch.randn(self.rehearse(params, prior, x, y), generator=stream).to(one)

@@ -84,11 +84,7 @@ class PointBelief:
         return self.theta.device
 
     def client(self, i: int) -> PointBelief:
-        """One client of a stack.
-
-        Raises:
-            UserError: It is not stacked, or there is no such client.
-        """
+        """One client of a stack."""
         if self.clients is None:
             raise UserError("this belief is of one: only a stacked one has clients")
         if not 0 <= i < self.clients:
@@ -118,11 +114,7 @@ class PointBelief:
         return {name: value.expand(draws, *value.shape) for name, value in values.items()}
 
     def kl(self, other: PointBelief) -> Tensor:
-        """No information gain is defined between points.
-
-        Raises:
-            UserError: Always.
-        """
+        """No information gain is defined between points."""
         raise UserError(
             "a point estimate has no information gain: KL divergence needs two densities"
         )

@@ -33,9 +33,6 @@ class PrivateAutoGuide:
         model: Runs the private sites in unconstrained coordinates, on inputs that are nobody's: an AutoGuide
             remembers the first batch it sees.
         names: The private sites.
-
-    Raises:
-        UserError: A guide without parameters, or one that Pyro cannot make for these sites.
     """
 
     def __init__(self, make: Any, model: Any, names: list[str]) -> None:

@@ -197,9 +197,6 @@ def client_posterior(
         prior: As for `nuts_draws`.
         zeta: Weight of the KL divergence.
         x: The client's inputs, for their device.
-
-    Raises:
-        UserError: A prior that does not fit the model.
     """
     declared, start = model.declaration, model.start
     shared = declared.shared.flatten(start.loc) if declared.shared.shapes else None

@@ -75,9 +75,6 @@ class GradientEngine:
             new combination of shapes (about two seconds) and replays that, with the same bits; ``"compiled"``
             compiles the recording (10 to 30 s), with the same numbers up to rounding.
         estimator: How the noise of layers is drawn: ``"plain"``, ``"local"`` or ``"flipout"``.
-
-    Raises:
-        UserError: Variance reduction for a model that it does not fit.
     """
 
     def __init__(

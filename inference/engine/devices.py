@@ -30,9 +30,6 @@ def resolve_device(name: str) -> torch.device:
 
     Args:
         name: ``"auto"`` (CUDA if there is any, else the CPU), or what ``torch.device`` understands.
-
-    Raises:
-        UserError: No such device here.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -63,9 +60,6 @@ def choose_engine(
         evaluations: Gradient evaluations of the whole run.
         weights: Scalar weights stacked in one evaluation.
         device: Where it runs.
-
-    Raises:
-        UserError: An unknown choice, or ``compiled`` without a C++ compiler for a CPU run.
     """
     if choice not in get_args(EngineChoice):
         options = get_args(EngineChoice)

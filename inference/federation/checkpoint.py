@@ -35,9 +35,6 @@ def save_checkpoint(folder: Path, state: FederationState, meta: Mapping[str, Any
         folder: Made if missing.
         state: What to save.
         meta: JSON values that come back from `load_checkpoint`, such as what the run was configured with.
-
-    Raises:
-        UserError: The folder cannot be written (a full disk, no permission); the previous checkpoint stays.
     """
     name = f"state-{state.round:06d}.safetensors"
     try:
@@ -78,9 +75,6 @@ def load_checkpoint(
 
     Returns:
         The state and the meta values.
-
-    Raises:
-        UserError: No checkpoint there, one of another program or version, or a damaged file; it says which.
     """
     index = _read_index(folder)
     path = folder / index["tensors"]

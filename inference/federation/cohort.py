@@ -69,11 +69,7 @@ class CohortWork:
         return float(torch.cat(self._losses).mean()) if self._losses else float("nan")
 
     def uploads(self, cohort: Sequence[int]) -> Iterator[Upload]:
-        """Train the clients of ``cohort``; yield what those with finite numbers send.
-
-        Raises:
-            UserError: Every client diverged.
-        """
+        """Train the clients of ``cohort``; yield what those with finite numbers send."""
         for clients in in_chunks(cohort, self.chunk):
             chunk = self._chunk(clients, self.algorithm.local_steps, self.at.seed)
             update = self.algorithm.client_update(self.engine, self.state.server, chunk, self.at)

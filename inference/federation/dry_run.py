@@ -40,9 +40,6 @@ def rehearse(
         data: The clients' examples, there too.
         seed: Of the run.
         cohort: Clients of a round.
-
-    Raises:
-        UserError: The program, its guide or its families cannot be trained; it says why.
     """
     if isinstance(model, BayesianModel) and model.plain and algorithm.estimator == "plain":
         return

@@ -92,9 +92,6 @@ def asked_corrupted(
     Returns:
         None if inputs are no images, outcomes no classes, or nobody has a test example. A client's rows are its
         examples in the first shift, then in the second, and so on.
-
-    Raises:
-        UserError: The limits are the wrong way round.
     """
     if data.outcome != "class" or len(data.feature_shape) != 3:
         return None
@@ -132,9 +129,6 @@ def foreign_examples(
 
     Returns:
         Indices into ``foreign``, int64 ``[m]``.
-
-    Raises:
-        UserError: Outcomes are no classes, or the other inputs have another shape.
     """
     if data.outcome != "class":
         raise UserError(

@@ -110,11 +110,7 @@ class Asked:
         return self.spoil is not None or len(self.rows(client)) <= chunk
 
     def add_probabilities(self, number: int, probs: Tensor, piece: slice) -> None:
-        """Take up class probabilities ``[m, C]`` of draw ``number``.
-
-        Raises:
-            UserError: They are negative or not finite, and that is an error here.
-        """
+        """Take up class probabilities ``[m, C]`` of draw ``number``."""
         assert isinstance(self.table, ClassTable)
         if self.broken is not None:
             bad = ~(probs.isfinite() & (probs >= 0)).all(-1)

@@ -172,10 +172,6 @@ def posterior_datatree(
         corruptions: Whether to ask about damaged test examples, if inputs are images and outcomes classes.
         limits: Black and white in the inputs' scale, for what damages them. The default is that of images as
             `load_dataset` gives them; of images centred and scaled since, it is what became of -1 and 1.
-
-    Raises:
-        UserError: No client has such an example, a prediction is not finite (one of a damaged or foreign example
-            is NaN instead), or ``foreign`` does not fit.
     """
     for name, value in (("draws", draws), ("chunk", chunk)):
         if isinstance(value, bool) or not isinstance(value, int):

@@ -100,11 +100,7 @@ class ClassAccumulator:
         self._draws += 1
 
     def result(self) -> ClassSummary:
-        """The averages so far.
-
-        Raises:
-            UserError: There was no draw.
-        """
+        """The averages so far."""
         _require_draws(self._draws)
         return ClassSummary(self._total / self._draws, self._entropy / self._draws)
 
@@ -147,11 +143,7 @@ class NumberAccumulator:
         self._whole = False
 
     def add(self, observation: dist.TorchDistribution) -> None:
-        """Take up one draw's distribution, batch shape ``[n]``.
-
-        Raises:
-            UserError: Another batch or event shape.
-        """
+        """Take up one draw's distribution, batch shape ``[n]``."""
         draw = number_draw(observation, self._y, self._stream, self._samples)
         self._draws += 1
         mean = draw.mean.double()
@@ -165,11 +157,7 @@ class NumberAccumulator:
         self._whole = _is_whole(observation)
 
     def result(self) -> NumberSummary:
-        """What the draws so far make.
-
-        Raises:
-            UserError: There was no draw.
-        """
+        """What the draws so far make."""
         _require_draws(self._draws)
         drawn = torch.cat(self._outcomes)
         outcomes = drawn.sort(0).values
@@ -198,9 +186,6 @@ def number_draw(
 
     Returns:
         Mean, variance, log-density (NaN where y is missing), ``[n]`` each, and drawn outcomes ``[samples, n]``.
-
-    Raises:
-        UserError: A distribution of another shape.
     """
     if observation.batch_shape != y.shape or observation.event_shape:
         raise UserError(

@@ -98,9 +98,6 @@ def predictive_draws(
 
     Yields:
         Class probabilities ``[n, C]`` or predictive means ``[n]``, one tensor a draw.
-
-    Raises:
-        UserError: ``draws`` below 1, or a stacked belief.
     """
     for values in site_draws(model, belief, draws, stream):
         yield _predict(predictor(model, belief), values, x, chunk)
@@ -143,9 +140,6 @@ def number_predictive(
 
     Yields:
         What the draws say of each piece.
-
-    Raises:
-        UserError: A stacked belief, or observations of another shape than ``[m]``.
     """
     outcomes = predictive_streams(seed, belief.device).outcomes
     for x, y in pieces:

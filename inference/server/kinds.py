@@ -43,9 +43,6 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
     Returns:
         The group of each client, int64 ``[N]``; groups are numbered by their first client.
 
-    Raises:
-        UserError: More kinds than clients.
-
     Example:
         >>> loc = torch.tensor([[0.0], [5.0], [0.1], [5.1]])
         >>> discover_kinds(loc, torch.ones(4, 1), 2).tolist()

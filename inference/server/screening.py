@@ -173,11 +173,7 @@ def held_out_scores(
 
 
 def check_held_out(data: FederatedData) -> None:
-    """Refuse a federation whose clients have nothing to test themselves by.
-
-    Raises:
-        UserError: No client has enough validation examples.
-    """
+    """Refuse a federation whose clients have nothing to test themselves by."""
     most = max(len(index) for index in data.partition.validation)
     if most < MIN_EXAMPLES:
         raise UserError(

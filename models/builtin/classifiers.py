@@ -47,10 +47,6 @@ def mlp_classifier(
             without uncertainty, ``{"head.*": "private"}`` for heads that stay with clients. None: all are shared.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
-    Raises:
-        UserError: Outcomes that are numbers, a layer without units, an impossible rho, weights of another network,
-            roles that match nothing.
-
     Example:
         >>> mlp_classifier(DataSpec((1, 28, 28), num_classes=10)).prior.num_weights
         79510
@@ -73,9 +69,6 @@ def linear_classifier(
         data: Any shape of features; they are flattened.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
-
-    Raises:
-        UserError: Outcomes that are numbers, or an impossible rho.
 
     Example:
         >>> linear_classifier(DataSpec((4,), num_classes=3)).weight_shapes
@@ -106,9 +99,6 @@ def vgg_classifier(
         roles: Which weights are ``"private"`` or a ``"point"``, by name pattern: ``{"fc*": "point"}`` for a body
             without uncertainty, ``{"head.*": "private"}`` for heads that stay with clients. None: all are shared.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
-
-    Raises:
-        UserError: Features that are no square images, outcomes that are numbers, an impossible plan or rho.
 
     Example:
         >>> model = vgg_classifier(DataSpec((3, 32, 32), num_classes=10))
@@ -145,9 +135,6 @@ def logistic_regression(
         data: Any shape of features; they are flattened to p numbers.
         prior_scale: Standard deviation of the first round's prior, in log-odds a unit of the feature.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
-
-    Raises:
-        UserError: Outcomes that are numbers, or a scale not above 0.
 
     Example:
         >>> logistic_regression(DataSpec((4,), num_classes=3)).declaration.shapes

@@ -28,9 +28,6 @@ def poisson_regression(
         prior_scale: Standard deviation of the first round's prior, in log-rate.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
-    Raises:
-        UserError: Outcomes that are classes, or a scale not above 0.
-
     Example:
         >>> poisson_regression(DataSpec((4,)), exposure=True).covariates
         ('exposure',)
@@ -67,9 +64,6 @@ def negative_binomial_regression(
         exposure: Whether the data have a column ``exposure``, positive, to which counts are proportional; otherwise 1.
         prior_scale: Standard deviation of the first round's prior of intercept and slopes, in log-rate.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
-
-    Raises:
-        UserError: Outcomes that are classes, or a scale not above 0.
 
     Example:
         >>> negative_binomial_regression(DataSpec((4,))).declaration.shapes

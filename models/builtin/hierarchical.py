@@ -32,9 +32,6 @@ def client_noise(
         prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
-    Raises:
-        UserError: Outcomes that are classes, or a scale not above 0.
-
     Example:
         >>> model = client_noise(DataSpec((4,)))
         >>> list(model.declaration.private.shapes), list(model.declaration.shared.shapes)
@@ -80,9 +77,6 @@ def random_intercept(
         noise_scale: Scale of that of τ and of σ, in units of the outcome.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
-    Raises:
-        UserError: Outcomes that are classes, or a scale not above 0.
-
     Example:
         >>> list(random_intercept(DataSpec((4,))).declaration.private.shapes)
         ['intercept']
@@ -127,9 +121,6 @@ def horseshoe_regression(
         prior_scale: Standard deviation of the first round's prior of the intercept, in units of the outcome.
         noise_scale: Scale of that of the noise, in units of the outcome.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
-
-    Raises:
-        UserError: Outcomes that are classes, or a scale not above 0.
 
     Example:
         >>> model = horseshoe_regression(DataSpec((4,)))

@@ -32,9 +32,6 @@ def ordinal_regression(
         cut_scale: That of the first cutpoint, in log-odds.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
-    Raises:
-        UserError: Outcomes that are numbers, or a scale not above 0.
-
     Example:
         >>> ordinal_regression(DataSpec((4,), num_classes=5)).declaration.shapes
         {'slopes': (4,), 'first_cut': (), 'gaps': (3,)}

@@ -44,9 +44,6 @@ def linear_regression(
         noise_scale: Scale of that of the noise, in units of the outcome.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
-    Raises:
-        UserError: Outcomes that are classes, or a scale not above 0.
-
     Example:
         >>> linear_regression(DataSpec((4,))).declaration.shapes
         {'intercept': (), 'slopes': (4,), 'sigma': ()}
@@ -85,9 +82,6 @@ def student_t_regression(
         prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
         noise_scale: Scale of that of σ, in units of the outcome.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
-
-    Raises:
-        UserError: Outcomes that are classes, ``df`` not above 1, a scale not above 0.
 
     Example:
         >>> student_t_regression(DataSpec((4,))).declaration.shapes
@@ -130,9 +124,6 @@ def robust_mlp(
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
-    Raises:
-        UserError: Outcomes that are classes, or a setting out of range.
-
     Example:
         >>> robust_mlp(DataSpec((4,)), hidden=(8,)).prior.num_weights
         49
@@ -161,9 +152,6 @@ def heteroscedastic_regression(
         floor: Least standard deviation of the noise, in units of the outcome.
         rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
         missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
-
-    Raises:
-        UserError: Outcomes that are classes, or a setting out of range.
 
     Example:
         >>> heteroscedastic_regression(DataSpec((4,)), hidden=(8,)).weight_shapes["head.bias"]

@@ -140,11 +140,7 @@ class ClassLikelihood:
         return y != -1
 
     def check(self, y: Tensor, where: str = "y") -> None:
-        """Check that labels are integers in 0 … C - 1, or -1 if such labels are to be masked.
-
-        Raises:
-            UserError: Another dtype, or a label out of range (which one, and in which row).
-        """
+        """Check that labels are integers in 0 … C - 1, or -1 if such labels are to be masked."""
         if y.is_floating_point() or y.is_complex():
             raise UserError(
                 f"{where}: labels are {y.dtype}; class labels are integers 0 to {self.classes - 1} (torch.int64)"
@@ -165,11 +161,7 @@ class ClassLikelihood:
             )
 
     def check_outputs(self, outputs: object, examples: int) -> None:
-        """Check that a network gives ``num_outputs`` numbers an example.
-
-        Raises:
-            UserError: Anything but a tensor ``[examples, num_outputs]``.
-        """
+        """Check that a network gives ``num_outputs`` numbers an example."""
         _check_shape(self, outputs, examples, self.num_outputs)
 
 
@@ -211,11 +203,7 @@ class NumberLikelihood:
         return ~y.isnan()
 
     def check(self, y: Tensor, where: str = "y") -> None:
-        """Check that outcomes are finite floating-point numbers in the support, or NaN if those are to be masked.
-
-        Raises:
-            UserError: Another dtype, or a value out of the support (which one, and in which row).
-        """
+        """Check that outcomes are finite floating-point numbers in the support, or NaN if those are to be masked."""
         if not y.is_floating_point():
             raise UserError(
                 f"{where}: outcomes are {y.dtype}; {type(self).__name__} wants floating-point numbers "
@@ -240,11 +228,7 @@ class NumberLikelihood:
             )
 
     def check_outputs(self, outputs: object, examples: int) -> None:
-        """Check that a network gives ``num_outputs`` numbers an example.
-
-        Raises:
-            UserError: Anything but a tensor ``[examples, num_outputs]``.
-        """
+        """Check that a network gives ``num_outputs`` numbers an example."""
         _check_shape(self, outputs, examples, self.num_outputs)
 
 
@@ -254,9 +238,6 @@ def check_exposure(values: Tensor, where: str = "exposure") -> None:
     Args:
         values: Exposures ``[n]``, in any unit.
         where: Name of the column, for the message.
-
-    Raises:
-        UserError: A value that is not positive and finite: it would make the count certain.
 
     Example:
         >>> check_exposure(torch.tensor([1.0, 0.5]))
@@ -280,9 +261,6 @@ def check_positive(owner: str, least: float = 0.0, /, **settings: float) -> None
         owner: Whose settings, for the message.
         least: What they must exceed.
         settings: By name.
-
-    Raises:
-        UserError: One is not a finite number above ``least``.
 
     Example:
         >>> check_positive("Normal", scale=0.0)

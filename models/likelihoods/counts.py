@@ -38,11 +38,7 @@ class _Count(NumberLikelihood):
         return self.log_mean(outputs, exposure).exp()
 
     def log_mean(self, outputs: Tensor, exposure: Tensor | None) -> Tensor:
-        """``f + log exposure``, shape ``[..., n]``.
-
-        Raises:
-            UserError: An exposure is declared and not given, or the reverse.
-        """
+        """``f + log exposure``, shape ``[..., n]``."""
         if (exposure is None) != (self.exposure is None):
             wanted = (
                 "no exposure" if self.exposure is None else f"column {self.exposure!r} as exposure"
@@ -93,9 +89,6 @@ class NegativeBinomial(_Count):
         dispersion: r > 0.
         exposure: Name of the data column with exposures (positive, in any unit), or None for 1.
         missing: ``"refuse"`` or ``"mask"`` outcomes that are NaN.
-
-    Raises:
-        UserError: ``dispersion`` not positive and finite.
 
     Example:
         >>> import torch

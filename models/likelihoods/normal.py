@@ -37,9 +37,6 @@ class Normal(_Real):
         scale: Standard deviation of the noise, in the unit of the outcome.
         missing: ``"refuse"`` or ``"mask"`` outcomes that are NaN.
 
-    Raises:
-        UserError: ``scale`` not positive and finite.
-
     Example:
         >>> import torch
         >>> Normal(0.5).distribution(torch.zeros(3, 1)).log_prob(torch.zeros(3))
@@ -69,9 +66,6 @@ class NormalMeanScale(_Real):
         floor: Least standard deviation, in the unit of the outcome. Without one a network that hits an outcome exactly
             gains without bound by letting σ go to 0.
         missing: ``"refuse"`` or ``"mask"`` outcomes that are NaN.
-
-    Raises:
-        UserError: ``floor`` not positive and finite.
 
     Example:
         >>> import torch
@@ -107,9 +101,6 @@ class StudentT(_Real):
         df: Degrees of freedom, above 1 (otherwise there is no mean to predict). 4 is robust, 30 nearly normal.
         scale: In the unit of the outcome; the standard deviation is ``scale · sqrt(df / (df - 2))`` for df > 2.
         missing: ``"refuse"`` or ``"mask"`` outcomes that are NaN.
-
-    Raises:
-        UserError: ``df`` not above 1, ``scale`` not positive, or one not finite.
 
     Example:
         >>> import torch

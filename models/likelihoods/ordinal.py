@@ -58,9 +58,6 @@ class Ordinal(ClassLikelihood):
         spacing: Distance of evenly spaced cutpoints.
         missing: ``"refuse"`` or ``"mask"`` labels of -1.
 
-    Raises:
-        UserError: Fewer than two classes, cutpoints that are not C - 1 increasing numbers.
-
     Example:
         >>> Ordinal(4).cuts
         (-1.0, 0.0, 1.0)

@@ -35,9 +35,6 @@ def read_outcome(
     Returns:
         ``y`` and the names of the classes: int64 ``[n]`` and C names; or float32 ``[n]`` and none.
 
-    Raises:
-        UserError: An unknown ``target``, or outcomes that are not of that kind.
-
     Example:
         >>> read_outcome({"y": np.array([0.5, np.nan])}, ("",), "mine.npz")
         (tensor([0.5000,    nan]), ())

@@ -41,9 +41,6 @@ def read_npz(path: Path, standardise: bool = True, target: str = "auto") -> dict
         ``classes``, ``test_mask`` bool ``[n]`` or None, ``columns``, ``column_values``, ``scaling``
         and ``set_aside``.
 
-    Raises:
-        UserError: If the file is missing or corrupt, or what it holds does not fit.
-
     Example:
         >>> import tempfile
         >>> import numpy as np
@@ -209,9 +206,6 @@ def table_inputs(
 
     Returns:
         The inputs, and (loc, scale), float64 ``[columns]`` each, or None.
-
-    Raises:
-        UserError: A value beyond float32's range.
     """
     table = x.astype(np.float64)
     _check_float32(table, where)

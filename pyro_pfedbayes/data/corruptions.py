@@ -76,9 +76,6 @@ def corrupt_images(
     Returns:
         New images, within ``limits`` if ``x`` is.
 
-    Raises:
-        UserError: Another kind, a strength that is not 1 to 5, no images, or limits the wrong way round.
-
     Example:
         >>> x = torch.full((1, 1, 8, 8), -1.0)
         >>> x[..., 4] = 1.0
@@ -110,9 +107,6 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0, limits: Limits | None 
 
     Returns:
         Like ``x``.
-
-    Raises:
-        UserError: A strength that is not 1 to 5, or limits the wrong way round.
     """
     share = _amount("noise", strength)
     # Drawn on the CPU, so that all devices see the same images.
@@ -135,9 +129,6 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
     Returns:
         Like ``x``.
-
-    Raises:
-        UserError: A strength that is not 1 to 5, or no images.
     """
     _check_images(x)
     channels, width = x.shape[1], x.shape[3]
@@ -162,9 +153,6 @@ def rotate(x: Tensor, strength: int, *, seed: int = 0, limits: Limits = _IMAGE) 
 
     Returns:
         Like ``x``.
-
-    Raises:
-        UserError: A strength that is not 1 to 5, no images, or limits the wrong way round.
     """
     degrees = _amount("rotation", strength)
     coins = torch.randint(2, (len(x),), generator=generator(seed, "rotation")) * 2.0 - 1.0
@@ -211,9 +199,6 @@ def shuffle_labels(y: Tensor, strength: int, *, seed: int = 0) -> Tensor:
     Returns:
         New outcomes ``[n]``.
 
-    Raises:
-        UserError: A strength that is not 1 to 5.
-
     Example:
         >>> y = torch.arange(10)
         >>> bool((shuffle_labels(y, 1) != y).sum() <= 2), shuffle_labels(y, 5).sort().values.equal(y)
@@ -234,9 +219,6 @@ def keep_few(index: Tensor, strength: int, *, seed: int = 0) -> Tensor:
         index: Which examples, ``[n]``.
         strength: 1 to 5: 50, 20, 10, 5 or 2 % stay.
         seed: Of the choice.
-
-    Raises:
-        UserError: A strength that is not 1 to 5.
     """
     share = _amount("few", strength)
     if not len(index):
@@ -270,9 +252,6 @@ def corrupt_clients(
 
     Returns:
         The clients, with a copy of what was changed.
-
-    Raises:
-        UserError: No such client or kind, or images wanted of a table.
 
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset

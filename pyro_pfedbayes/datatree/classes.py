@@ -37,9 +37,6 @@ class ClassTable:
         keep: Draws kept one by one; None for what fits, 0 for none.
         seed: Seed of the labels that are drawn from the probabilities.
 
-    Raises:
-        UserError: There are no observations.
-
     Example:
         >>> table = ClassTable(np.array([0, 1]), Owners.of(np.array([0, 0])), keep=0)
         >>> table.add(0, np.array([[1.0, 0.0], [0.5, 0.5]]))
@@ -72,11 +69,7 @@ class ClassTable:
         return len(self._labels)
 
     def add(self, number: int, draw: Any, rows: slice = slice(None)) -> None:
-        """Take up class probabilities ``[m, C]`` of draw ``number`` for the m observations ``rows``.
-
-        Raises:
-            UserError: Another shape, probabilities that are negative or not finite, labels out of range.
-        """
+        """Take up class probabilities ``[m, C]`` of draw ``number`` for the m observations ``rows``."""
         y = self.y[rows]
         probs = self._checked(draw, number, rows, len(y))
         if self._total is None:
@@ -99,11 +92,7 @@ class ClassTable:
             self._log_likelihood[number][rows] = log_likelihood
 
     def mean(self) -> Array:
-        """Class probabilities averaged over draws, ``[n, C]``.
-
-        Raises:
-            UserError: There were no draws.
-        """
+        """Class probabilities averaged over draws, ``[n, C]``."""
         if self._total is None:
             raise UserError("there are no draws")
         return self._total / self.draws
@@ -164,9 +153,6 @@ def class_statistics(
         aleatoric: Mean over draws of the entropy ``[n]``.
         classes: Names of the C classes; default ``"0"``, ``"1"``, ….
         dim: Name of the first dimension.
-
-    Raises:
-        UserError: Another number of names.
     """
     import xarray as xr
 

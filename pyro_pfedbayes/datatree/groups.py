@@ -52,11 +52,7 @@ class Owners:
 
     @staticmethod
     def of(owner: NDArray[np.int64], clients: Sequence[int] | None = None) -> Owners:
-        """The clients that have observations, or those given.
-
-        Raises:
-            UserError: An observation of a client that is not among those given.
-        """
+        """The clients that have observations, or those given."""
         present = np.unique(owner)
         known = present if clients is None else np.unique(np.asarray(clients, dtype=np.int64))
         strange = np.setdiff1d(present, known)
@@ -152,11 +148,7 @@ def as_array(values: Any) -> Array:
 
 
 def integers(values: Any, what: str) -> NDArray[np.int64]:
-    """Integers, one an observation.
-
-    Raises:
-        UserError: Another type or shape.
-    """
+    """Integers, one an observation."""
     array = as_array(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise UserError(
@@ -166,11 +158,7 @@ def integers(values: Any, what: str) -> NDArray[np.int64]:
 
 
 def checked_attrs(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Attributes that a file can keep.
-
-    Raises:
-        UserError: One of another type.
-    """
+    """Attributes that a file can keep."""
     for name, value in attrs.items():
         # netCDF has no truth values, no None and no nesting.
         if isinstance(value, bool) or not isinstance(value, str | int | float):

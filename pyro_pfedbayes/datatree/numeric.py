@@ -100,10 +100,6 @@ def to_datatree_numbers(
     Returns:
         The tree.
 
-    Raises:
-        UserError: No draws or observations, lengths or shapes that differ, outcomes that are no numbers, drawn ones
-            that are NaN or infinite, an attribute of another type.
-
     Example:
         >>> import torch
         >>> one = torch.ones(2)
@@ -135,9 +131,6 @@ class NumberTable:
         owners: Whose observation it is.
         target_scaling: (loc, scale) by which outcomes were standardised.
         keep: Draws kept one by one; None for what fits, 0 for none.
-
-    Raises:
-        UserError: There are no observations.
     """
 
     def __init__(
@@ -168,11 +161,7 @@ class NumberTable:
         return len(self._drawn)
 
     def add(self, number: int, draw: NumberDraw, rows: slice = slice(None)) -> None:
-        """Take up draw ``number`` for the m observations ``rows``.
-
-        Raises:
-            UserError: Another shape, outcomes that are not finite.
-        """
+        """Take up draw ``number`` for the m observations ``rows``."""
         y, scale = self.y[rows], self._scale
         parts = self._checked(draw, number, rows, len(y))
         self.draws = max(self.draws, number + 1)
@@ -196,11 +185,7 @@ class NumberTable:
                 self._log_likelihood[number][rows] = density
 
     def statistics(self, dim: str = "observation") -> xr.Dataset:
-        """Mean, standard deviation and its two parts, log of the mean density, CRPS, and how outcomes rank among draws.
-
-        Raises:
-            UserError: There were no draws.
-        """
+        """Mean, standard deviation and its two parts, log of the mean density, CRPS, and ranks of the outcomes."""
         import xarray as xr
 
         if not self.draws:

@@ -111,9 +111,6 @@ def for_client(tree: xr.DataTree, client: int) -> xr.DataTree:
     Args:
         tree: What `to_datatree` made.
         client: Number of the client.
-
-    Raises:
-        UserError: The tree holds no such client.
     """
     known = tree["client_metrics"].coords["client"].to_numpy()
     if client not in known:

@@ -26,11 +26,7 @@ class ServerFamily(Protocol):
         ...
 
     def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """Refuse a pair or a size that cannot work.
-
-        Raises:
-            UserError: Says why, with numbers.
-        """
+        """Refuse a pair or a size that cannot work."""
         ...
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
@@ -50,9 +46,6 @@ class ServerFamily(Protocol):
             rows: What S clients sent.
             weights: Relative importance ``[S]`` of the clients.
             previous: The present w, where an iteration may start.
-
-        Raises:
-            UserError: If weights or the number of clients do not fit.
         """
         ...
 
@@ -88,11 +81,7 @@ class ClientFamily(Protocol):
         ...
 
     def check(self, num_weights: int) -> None:
-        """Refuse a size that cannot work.
-
-        Raises:
-            UserError: Says why, with numbers.
-        """
+        """Refuse a size that cannot work."""
         ...
 
     def sizes(self, num_weights: int) -> dict[str, int]:
@@ -132,11 +121,7 @@ class LocFamily:
     """Server families with means ``loc [T]`` that can hold what the client can."""
 
     def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """Refuse a size that the client's family refuses.
-
-        Raises:
-            UserError: If it does.
-        """
+        """Refuse a size that the client's family refuses."""
         client_family.check(num_weights)
 
     def mean(self, w: Mapping[str, Tensor]) -> Tensor:

@@ -89,9 +89,6 @@ class LowRankNormal(_LocNormal):
     Args:
         rank: Number of columns of F, >= 1 and below the number of weights.
 
-    Raises:
-        UserError: If the rank is below 1.
-
     Example:
         >>> LowRankNormal(2).sizes(10)
         {'loc': 10, 'rho': 10, 'factor': 20}
@@ -107,11 +104,7 @@ class LowRankNormal(_LocNormal):
     name = "low-rank"
 
     def check(self, num_weights: int) -> None:
-        """The rank must be below the number of weights.
-
-        Raises:
-            UserError: If it is not.
-        """
+        """The rank must be below the number of weights."""
         if self.rank >= num_weights:
             raise UserError(
                 f"rank {self.rank} of a low-rank belief is not below its {num_weights} weights: "
@@ -182,11 +175,7 @@ class FullRankNormal(_LocNormal):
     name = "full-rank"
 
     def check(self, num_weights: int) -> None:
-        """A client must be able to hold its T × T matrices.
-
-        Raises:
-            UserError: Above 3000 weights.
-        """
+        """A client must be able to hold its T × T matrices."""
         if num_weights > FULL_RANK_LIMIT:
             gib = 4 * num_weights**2 / 2**30
             raise UserError(

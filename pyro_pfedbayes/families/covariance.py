@@ -86,11 +86,7 @@ class FullCovariance(_Gaussian):
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Moment matching in float64; ``previous`` is not used.
-
-        Raises:
-            UserError: If the weights are not fit to be importances.
-        """
+        """Moment matching in float64; ``previous`` is not used."""
         loc, diagonal, factor = _matched(rows, weights)
         dtype = rows.loc.dtype
         if rows.rank >= rows.num_weights:  # full-rank clients
@@ -112,9 +108,6 @@ class LowRank(_Gaussian):
         rank: Columns of the factor, >= 1 and below the number of weights.
         iterations: At most so many EM steps a projection.
         tolerance: Stop when a step lowers the divergence by less, in nats a weight.
-
-    Raises:
-        UserError: If one of them is out of range.
 
     Example:
         >>> rows = GaussianRows(torch.tensor([[0.0, 0.0], [2.0, 2.0]]), torch.ones(2, 2))
@@ -138,11 +131,7 @@ class LowRank(_Gaussian):
     name = "low-rank"
 
     def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """The rank must be below the number of weights, and the client must be able to hold its belief.
-
-        Raises:
-            UserError: If not.
-        """
+        """The rank must be below the number of weights, and the client must be able to hold its belief."""
         client_family.check(num_weights)
         if self.rank >= num_weights:
             raise UserError(
@@ -157,11 +146,7 @@ class LowRank(_Gaussian):
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """EM for factor analysis; ``previous`` is one of its two starts if it has a factor of this shape.
-
-        Raises:
-            UserError: If the weights are not fit to be importances.
-        """
+        """EM for factor analysis; ``previous`` is one of its two starts if it has a factor of this shape."""
         loc, diagonal, exact = _matched(rows, weights)
         target = _Target(diagonal, exact)
         leading = _principal(exact, target.variance)[:, : self.rank]

@@ -43,10 +43,6 @@ def divergence(q: TorchDistribution, p: TorchDistribution) -> Tensor:
     Returns:
         Batch shape of q and p broadcast.
 
-    Raises:
-        NotImplementedError: If there is no closed form, as for Student's t: estimate it by draws instead.
-        UserError: If the event shapes differ.
-
     Example:
         >>> q = Independent(Normal(torch.zeros(3), torch.ones(3)), 1)
         >>> p = LowRankMultivariateNormal(torch.ones(3), torch.zeros(3, 1), torch.ones(3))

@@ -51,11 +51,7 @@ class Laplace(LocScaleFamily):
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Median and mean distance, in float64; ``previous`` is not used.
-
-        Raises:
-            UserError: If the weights are not fit to be importances.
-        """
+        """Median and mean distance, in float64; ``previous`` is not used."""
         p, parts = shares(rows, weights).unsqueeze(1), []
         for block in column_blocks(rows, 8):
             mu, sigma = rows.loc[:, block].double(), _std(rows, block)
@@ -94,9 +90,6 @@ class StudentT(LocScaleFamily):
     Args:
         df: Degrees of freedom ν > 2 (below that it has no variance), the same for all weights and rounds.
 
-    Raises:
-        UserError: If ``df`` is not above 2, or not finite.
-
     Example:
         >>> w = StudentT(4.0).start(torch.zeros(1), torch.ones(1))
         >>> StudentT(4.0).distribution(w).variance
@@ -124,11 +117,7 @@ class StudentT(LocScaleFamily):
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """EM in float64, at most 100 steps; ``previous`` is not used, so that the result depends on the clients alone.
-
-        Raises:
-            UserError: If the weights are not fit to be importances.
-        """
+        """EM in float64, at most 100 steps; ``previous`` is not used: the clients alone decide."""
         p, start = shares(rows, weights), self.start(*moments(rows, weights))
         nodes, node_weights = (torch.as_tensor(v).to(p) for v in hermegauss(NODES))
         share = (p[:, None, None] * (node_weights / node_weights.sum())[:, None]).flatten(0, 1)

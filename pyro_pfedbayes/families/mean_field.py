@@ -38,10 +38,6 @@ class MeanField(LocScaleFamily):
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Moment matching; ``previous`` is not used.
-
-        Raises:
-            UserError: If the weights are not fit to be importances.
-        """
+        """Moment matching; ``previous`` is not used."""
         loc, scale = moments(rows, weights)
         return {"loc": loc, "scale": scale}

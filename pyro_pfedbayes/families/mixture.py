@@ -122,9 +122,6 @@ class Mixture(LocFamily):
     Args:
         components: K, the number of kinds, at most the number of clients.
 
-    Raises:
-        UserError: If it is below 1.
-
     Example:
         >>> rows = GaussianRows(torch.tensor([[0.0], [5.0], [0.2], [5.2]]), torch.ones(4, 1))
         >>> family = Mixture(2)
@@ -159,11 +156,7 @@ class Mixture(LocFamily):
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """EM, from ``previous`` if its components differ, at most 100 sweeps.
-
-        Raises:
-            UserError: If the weights are not fit to be importances, or fewer clients than components have one above 0.
-        """
+        """EM, from ``previous`` if its components differ, at most 100 sweeps."""
         p = shares(rows, weights)
         present = (p > 0).nonzero()[:, 0]
         if len(present) < self.components:

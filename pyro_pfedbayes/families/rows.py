@@ -29,9 +29,6 @@ class GaussianRows:
         factor: Low-rank part ``[S, T, R]``, or None. A full-rank client sends its Cholesky factor, R = T, and a
             scale of 0.
 
-    Raises:
-        UserError: If the shapes do not fit each other.
-
     Example:
         >>> rows = GaussianRows(torch.zeros(2, 3), torch.full((2, 3), 3.0), torch.full((2, 3, 1), 4.0))
         >>> rows.std[0]
@@ -88,9 +85,6 @@ class GaussianRows:
 
         Args:
             parts: At least one, of equal T and R.
-
-        Raises:
-            UserError: If there is none, or T or R differ.
         """
         if len({(part.num_weights, part.rank) for part in parts}) != 1:
             sizes = [(part.num_weights, part.rank) for part in parts]
@@ -122,9 +116,6 @@ def shares(rows: GaussianRows, weights: Tensor) -> Tensor:
     Args:
         rows: S clients.
         weights: Relative importance ``[S]``, >= 0.
-
-    Raises:
-        UserError: If the weights are of another number, negative, not finite, or all zero.
     """
     p = weights.detach().to(rows.loc.device, torch.float64)
     if p.shape != (rows.clients,):
@@ -135,11 +126,7 @@ def shares(rows: GaussianRows, weights: Tensor) -> Tensor:
 
 
 def moments(rows: GaussianRows, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation ``[T]`` of each weight over all clients, as in `pyro_pfedbayes.gaussians.barycentre`.
-
-    Raises:
-        UserError: As `shares`.
-    """
+    """Mean and standard deviation ``[T]`` of each weight over clients, as `pyro_pfedbayes.gaussians.barycentre`."""
     q = MeanFieldGaussian.unchecked({"theta": rows.loc}, {"theta": rows.std}, stacked=True)
     w = barycentre(q, weights)
     return w.loc["theta"], w.scale["theta"]

@@ -79,10 +79,6 @@ def measure_clients(
     Returns:
         The measures.
 
-    Raises:
-        UserError: Lengths that differ, a client beyond ``clients``, a NaN in another column than ``y``, a measure that
-            returns more than one number; and what a measure itself refuses, with the client's name before it.
-
     Example:
         >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
         >>> columns = {"probs": probs, "y": torch.tensor([0, 1, 1])}
@@ -125,9 +121,6 @@ def class_scores(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
     Returns:
         ``accuracy`` (1 if right), ``nll`` (-log p in nats) and ``brier``, float64 ``[n]`` each; their means are
         `accuracy`, `negative_log_likelihood` and `brier_score` of `pyro_pfedbayes.measures.scores`.
-
-    Raises:
-        UserError: No probabilities, or labels out of range.
 
     Example:
         >>> scores = class_scores(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))

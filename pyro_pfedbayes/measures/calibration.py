@@ -134,9 +134,6 @@ def classwise_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> flo
     Returns:
         A number in [0, 1]; NaN if there are no examples. Classes that never occur count too.
 
-    Raises:
-        UserError: As `reliability_curve`.
-
     Example:
         >>> round(classwise_calibration_error(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 1])), 6)
         0.2

@@ -48,9 +48,6 @@ def entropy(probs: Tensor) -> Tensor:
     Returns:
         ``[n]`` in float64, in nats, in [0, log C].
 
-    Raises:
-        UserError: They are no probabilities.
-
     Example:
         >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
         tensor([0.6931, 0.0000], dtype=torch.float64)
@@ -100,10 +97,6 @@ def split_from_means(probs: Tensor, aleatoric: Tensor) -> EntropySplit:
     Returns:
         The split. Where rounding leaves ``aleatoric`` a little above the total, the epistemic part is 0.
 
-    Raises:
-        UserError: Shapes that differ, NaN, or an ``aleatoric`` that is negative or clearly above the total, as no
-            mean of entropies can be (Jensen's inequality).
-
     Example:
         >>> split_from_means(torch.tensor([[0.5, 0.5]]), torch.tensor([0.0])).epistemic
         tensor([0.6931], dtype=torch.float64)
@@ -130,9 +123,6 @@ def max_probability_uncertainty(probs: Tensor) -> Tensor:
 
     Returns:
         ``[n]`` in float64, in [0, 1 - 1/C].
-
-    Raises:
-        UserError: They are no probabilities.
 
     Example:
         >>> max_probability_uncertainty(torch.tensor([[0.25, 0.75]]))

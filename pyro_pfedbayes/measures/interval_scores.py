@@ -103,9 +103,6 @@ def crps_gaussian_mixture(loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
     Returns:
         ``[n]`` in float64, >= 0, in the outcome's unit.
 
-    Raises:
-        UserError: Shapes that do not fit, no draws, NaN, infinities, or a negative scale.
-
     Example:
         >>> one = torch.ones(1, 1)
         >>> round(crps_gaussian_mixture(0 * one, one, torch.zeros(1)).item(), 6)
@@ -265,9 +262,6 @@ def inside_from_ranks(below: Tensor, equal: Tensor, draws: int, level: float) ->
 
     Returns:
         1 inside and 0 outside, float64 ``[n]``; NaN where the counts are, or if there are too few draws for the level.
-
-    Raises:
-        UserError: A level outside (0, 1).
 
     Example:
         >>> inside_from_ranks(torch.tensor([0, 1, 10, 19]), torch.zeros(4), 19, 0.9).tolist()

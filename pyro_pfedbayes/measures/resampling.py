@@ -205,9 +205,6 @@ def accuracy_interval(
     Returns:
         Intervals of the same shape, the estimate being r / n; NaN where there are no examples.
 
-    Raises:
-        UserError: Counts that are negative, not whole, or more right than there are; a prior that is not positive.
-
     Example:
         >>> found = accuracy_interval(torch.tensor([20, 0]), torch.tensor([20, 0]))
         >>> found.estimate.tolist(), round(found.lower[0].item(), 3), found.upper.tolist()

@@ -28,10 +28,6 @@ def accuracy(probs: Tensor, y: Tensor) -> Tensor:
     Returns:
         A scalar in [0, 1]; NaN if there are no examples.
 
-    Raises:
-        UserError: Rows that are no probabilities, labels outside 0 ... C - 1, or another number of them. So for all
-            measures of classes.
-
     Example:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
         tensor(0.5000)

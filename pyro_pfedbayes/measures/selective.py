@@ -105,9 +105,6 @@ def excess_aurc(uncertainty: Tensor, error: Tensor) -> float:
         A number >= 0, in the unit of the error; NaN if n is 0. It is 0 where all errors are equal (all right or all
         wrong): every order is the best one then, and the measure tells nothing of the uncertainty.
 
-    Raises:
-        UserError: As `risk_coverage`.
-
     Example:
         >>> excess_aurc(torch.tensor([0.1, 0.2]), torch.tensor([0.0, 1.0]))
         0.0

@@ -27,9 +27,6 @@ def vector(values: Tensor, name: str, *, finite: bool = False) -> Tensor:
     Returns:
         They, detached, in float64 on their own device.
 
-    Raises:
-        UserError: Another shape, complex numbers, or a NaN (or an infinity) among them.
-
     Example:
         >>> vector(torch.tensor([True, False]), "right")
         tensor([1., 0.], dtype=torch.float64)
@@ -56,9 +53,6 @@ def probabilities(probs: Tensor, name: str = "probs") -> Tensor:
 
     Returns:
         The same tensor, detached.
-
-    Raises:
-        UserError: Another shape or type, no classes, NaN, numbers outside [0, 1], or a row whose sum is not 1.
 
     Example:
         >>> probabilities(torch.tensor([[0.5, 0.6]]))
@@ -93,9 +87,6 @@ def labels(y: Tensor, probs: Tensor) -> Tensor:
 
     Returns:
         They, as int64.
-
-    Raises:
-        UserError: Another type, length or device, or a label outside 0 … C - 1 (-1 is an unknown one).
     """
     if y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise UserError(f"y must hold integer labels [n], not {y.dtype} {list(y.shape)}")
@@ -117,9 +108,6 @@ def same_length(n: int, **tensors: Tensor) -> None:
     Args:
         n: Number of examples.
         **tensors: What to look at, by name.
-
-    Raises:
-        UserError: One is of another length.
     """
     for name, tensor in tensors.items():
         if tensor.ndim == 0 or len(tensor) != n:
@@ -132,9 +120,6 @@ def level_of(level: float, name: str = "level") -> float:
     Args:
         level: What should be one.
         name: What to call it in a message.
-
-    Raises:
-        UserError: It is not.
     """
     if not (isinstance(level, int | float) and math.isfinite(level) and 0 < level < 1):
         raise UserError(f"{name} is {level!r}: give a number between 0 and 1, such as 0.95")

@@ -126,9 +126,6 @@ def compare(reports: Sequence[ReportData]) -> Comparison:
 
     Args:
         reports: Of the runs, at least two.
-
-    Raises:
-        UserError: Some runs' outcomes are classes and others' numbers.
     """
     outcomes = {report.outcome for report in reports if report.outcome is not None}
     if len(outcomes) > 1:

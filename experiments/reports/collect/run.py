@@ -61,9 +61,6 @@ def collect(path: Path, *, again: bool = True) -> ReportData:
 
     Returns:
         The numbers; what is missing or damaged is told of in ``missing`` and ``notes``.
-
-    Raises:
-        UserError: There is no run in the folder, or its ``config.toml`` is damaged.
     """
     run = read_run(path)
     missing: dict[str, str] = {}

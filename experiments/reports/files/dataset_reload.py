@@ -43,11 +43,7 @@ class Again:
 
 
 def load_again(run: RunFiles) -> Again:
-    """Load and deal a run's examples once more; nothing is downloaded.
-
-    Raises:
-        UserError: The settings are another version's, the data are not there, or they have changed.
-    """
+    """Load and deal a run's examples once more; nothing is downloaded."""
     from pyro_pfedbayes.data.datasets import DATASETS, load_dataset
     from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
 

@@ -117,11 +117,7 @@ class RunFiles:
 
 
 def read_run(path: Path) -> RunFiles:
-    """Read what a report needs of a run's folder, whatever version wrote it.
-
-    Raises:
-        UserError: It is no run's folder, or its ``config.toml`` is damaged.
-    """
+    """Read what a report needs of a run's folder, whatever version wrote it."""
     folder = RunFolder.open(path)
     try:
         settings = tomllib.loads(folder.config_file.read_text(encoding="utf-8"))
@@ -188,11 +184,7 @@ def _history(folder: RunFolder, problems: dict[str, str]) -> tuple[Mapping[str, 
 
 
 def _posterior(path: Path) -> Posterior:
-    """Read the groups that a report uses, and of them only the variables that it uses.
-
-    Raises:
-        UserError: No file, not a netCDF file, or not one of a run.
-    """
+    """Read the groups that a report uses, and of them only the variables that it uses."""
     import xarray as xr
 
     if not path.is_file():

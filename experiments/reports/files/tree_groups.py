@@ -37,22 +37,14 @@ _SHIFTS = ("corruption", "strength", "example")
 
 
 def group_of(tree: xr.DataTree, name: str) -> xr.Dataset:
-    """One group.
-
-    Raises:
-        UserError: There is none of that name.
-    """
+    """One group."""
     if name not in tree.children:
         raise UserError(f"it lacks the group {name}")
     return tree.children[name].to_dataset()
 
 
 def variable(tree: xr.DataTree, group: str, name: str) -> xr.DataArray:
-    """One variable of a group.
-
-    Raises:
-        UserError: There is no such group or variable.
-    """
+    """One variable of a group."""
     found = group_of(tree, group)
     if name not in found.variables:
         raise UserError(f"its group {group} lacks the variable {name}")
@@ -60,11 +52,7 @@ def variable(tree: xr.DataTree, group: str, name: str) -> xr.DataArray:
 
 
 def check_labels(y: Array, classes: int, group: str) -> None:
-    """Refuse labels that no class has; -1 is an unknown one.
-
-    Raises:
-        UserError: There is one.
-    """
+    """Refuse labels that no class has; -1 is an unknown one."""
     wrong = np.flatnonzero((y < -1) | (y >= classes))
     if len(wrong):
         place = int(wrong[0])

@@ -231,11 +231,7 @@ def document(title: str, under: str, opening: str, sections: Sequence[Section]) 
 
 
 def check_page_path(path: Path) -> None:
-    """Refuse, before any work, a file that a page could not be written to.
-
-    Raises:
-        UserError: It is a folder, or its own folder is missing.
-    """
+    """Refuse, before any work, a file that a page could not be written to."""
     if path.is_dir():
         raise UserError(f"--output {path} is a folder; give a file, such as {path / 'report.html'}")
     if not path.parent.is_dir():
@@ -243,11 +239,7 @@ def check_page_path(path: Path) -> None:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page in one step: what was there stays until the new one is whole.
-
-    Raises:
-        UserError: It cannot be written.
-    """
+    """Write a page in one step: what was there stays until the new one is whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         try:

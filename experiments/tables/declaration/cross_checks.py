@@ -19,11 +19,7 @@ LONGEST_STEM = 120
 
 
 def check_spec(spec: Spec, where: str) -> None:
-    """See that the parts of a table fit together.
-
-    Raises:
-        UserError: They do not.
-    """
+    """See that the parts of a table fit together."""
     labels = [entry.label for entry in spec.data]
     _check_seeds(spec.head.seeds, f"{where}table.")
     _check_seeds(spec.tuning.seeds, f"{where}tuning.")

@@ -113,9 +113,6 @@ def make_plan(spec: Spec, where: str = "", options: Mapping[str, Any] | None = N
         spec: The table.
         where: How messages begin, such as ``"mine.toml: "``.
         options: What has no part in the results, by ``section.key``: ``data.dir``, ``run.device``.
-
-    Raises:
-        UserError: Unknown keys, values of another type or out of range, by method, data and point of the grid.
     """
     cells = []
     for entry in spec.entries():
@@ -212,11 +209,7 @@ def _id(data: str, method: str, tree: Tree) -> str:
 
 
 def _checked(cell: Cell, where: str) -> list[Config]:
-    """The configuration of each point.
-
-    Raises:
-        UserError: Settings that no run could have.
-    """
+    """The configuration of each point."""
     found = []
     for point, final, trial in zip(cell.points, cell.final, cell.tuning or cell.final, strict=True):
         try:

@@ -18,11 +18,7 @@ def table_names() -> list[str]:
 
 
 def table_text(name: str) -> str:
-    """The TOML of a table.
-
-    Raises:
-        UserError: There is no such table.
-    """
+    """The TOML of a table."""
     known("table", name, table_names())
     return (resources.files(_FOLDER) / f"{name}.toml").read_text(encoding="utf-8")
 

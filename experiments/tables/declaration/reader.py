@@ -19,11 +19,7 @@ __all__ = ["parse_spec", "read_spec"]
 
 
 def read_spec(given: str) -> Spec:
-    """Read a table by the name of a preset, or from a file that ends in ``.toml``.
-
-    Raises:
-        UserError: No such table or file, or something wrong in it.
-    """
+    """Read a table by the name of a preset, or from a file that ends in ``.toml``."""
     if not given.endswith(".toml"):
         if Path(given).exists():
             raise UserError(f"{given} is neither a table that is built in nor a .toml file")
@@ -39,11 +35,7 @@ def read_spec(given: str) -> Spec:
 
 
 def parse_spec(tree: Mapping[str, Any], where: str = "") -> Spec:
-    """Check what a file says, but for the settings of data, models and algorithms, which `make_plan` checks.
-
-    Raises:
-        UserError: Unknown keys and methods, values of another type, or parts that do not fit together.
-    """
+    """Check what a file says, but for the settings of data, models and algorithms, which `make_plan` checks."""
     sections = ("table", "tuning", "data", "method", "sweep")
     for name in tree:
         if name not in sections:

@@ -34,9 +34,6 @@ def read_part(kind: type[P], section: str, values: Any, where: str) -> P:
         section: Its name in the file.
         values: Its keys.
         where: How messages begin.
-
-    Raises:
-        UserError: Keys that are missing or unknown, or values of another type.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")

@@ -129,9 +129,6 @@ def check_sweep(
         methods: Names of all methods.
         tuned: Settings in the grids of the methods that it runs.
         where: How messages begin.
-
-    Raises:
-        UserError: Something unknown, twice, or both swept and tuned.
     """
     own = f"{where}sweep '{sweep.name}': "
     if not re.fullmatch(_SETTING, sweep.setting):

@@ -42,9 +42,6 @@ class TableFolder:
         """Make the folder this table's, or see that it is.
 
         A table may have grown (more seeds, methods, data, points): the runs that are there must be among its own.
-
-        Raises:
-            UserError: It holds other things, or runs that are not of this table; what differs is told.
         """
         self.check(plan)
         with writing(self.path):
@@ -55,11 +52,7 @@ class TableFolder:
             )
 
     def check(self, plan: Plan) -> None:
-        """See that the folder is this table's, or can become it; nothing is written.
-
-        Raises:
-            UserError: As `claim`.
-        """
+        """See that the folder is this table's, or can become it; nothing is written."""
         if self.index.exists():
             before = self._read()
             foreign = sorted(self.names() - plan.jobs().keys())

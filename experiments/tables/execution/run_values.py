@@ -51,9 +51,6 @@ def read_figures(folder: RunFolder, models: tuple[str, ...] = MODELS) -> Figures
     Args:
         folder: The run.
         models: Those that are judged.
-
-    Raises:
-        UserError: A damaged file.
     """
     try:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))

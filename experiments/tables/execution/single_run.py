@@ -67,10 +67,6 @@ def bring_to_end(tree: Tree, path: Path, keep_checkpoint: bool) -> None:
         tree: Its configuration.
         path: Its folder; what was left by a process that was killed while it made the folder is cleared away.
         keep_checkpoint: Whether the last state stays once it is finished.
-
-    Raises:
-        UserError: The run cannot be made.
-        Interrupted: Ctrl-C; the state reached is saved.
     """
     folder = RunFolder(path)
     if not folder.finished:

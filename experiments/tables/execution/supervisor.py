@@ -64,10 +64,6 @@ def conduct(
         console: Where progress is told.
         hint: How to go on, for messages.
         refresh: Called whenever a run has ended.
-
-    Raises:
-        Interrupted: Ctrl-C.
-        UserError: A full disk and the like.
     """
     clock, folder = _clock(schedule), schedule.folder
     with _bar(console, schedule) as show:

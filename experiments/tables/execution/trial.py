@@ -33,10 +33,6 @@ def try_out(
 
     Returns:
         What was passed over, a line each.
-
-    Raises:
-        UserError: Data that cannot be had or dealt so, a model that does not fit them, or a method that cannot take the
-            model, by method, data and point of the grid.
     """
     skipped: dict[str, list[str]] = {}
     by_data: dict[str, list[Cell]] = {}

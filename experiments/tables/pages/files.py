@@ -49,9 +49,6 @@ def write_files(results: Results, folder: Path) -> list[Path]:
     Returns:
         ``results.csv``, ``differences.csv``, ``tuning.csv``, ``table.md``, ``table.html`` and ``table.tex``; and
         ``results.parquet`` if pyarrow is installed; and for each sweep and data set a figure in SVG and PDF.
-
-    Raises:
-        UserError: A full disk, no permission, and the like.
     """
     rows = list(_result_rows(results))
     written = [

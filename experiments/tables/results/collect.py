@@ -144,11 +144,7 @@ def selector_of(cells: Sequence[CellResult]) -> str:
 
 
 def collect(schedule: Schedule) -> Results:
-    """Read all runs that are reported.
-
-    Raises:
-        UserError: The files of one are damaged.
-    """
+    """Read all runs that are reported."""
     found = []
     for cell in schedule.plan.cells:
         choice = schedule.choice(cell)

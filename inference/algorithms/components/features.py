@@ -29,9 +29,6 @@ def sequential(model: DeclaredModel, method: str) -> nn.Sequential:
     Args:
         model: The declared model.
         method: Who asks, for the message.
-
-    Raises:
-        UserError: It has no network, one of another kind, or its outcomes are numbers.
     """
     network = model.network if isinstance(model, BayesianModel) else None
     if (
@@ -49,11 +46,7 @@ def sequential(model: DeclaredModel, method: str) -> nn.Sequential:
 
 
 def class_count(model: DeclaredModel, method: str) -> int:
-    """The number of classes C.
-
-    Raises:
-        UserError: As `sequential`.
-    """
+    """The number of classes C."""
     sequential(model, method)
     assert isinstance(model, BayesianModel)
     assert isinstance(model.likelihood, ClassLikelihood)
@@ -61,11 +54,7 @@ def class_count(model: DeclaredModel, method: str) -> int:
 
 
 def last_layer(model: DeclaredModel, method: str) -> tuple[str, ...]:
-    """The sites of the last child with parameters: the head on the features.
-
-    Raises:
-        UserError: As `sequential`.
-    """
+    """The sites of the last child with parameters: the head on the features."""
     network = sequential(model, method)
     name = list(network._modules)[_head(network)]
     return tuple(site for site in model.declaration.shapes if site.startswith(f"{name}."))
@@ -97,11 +86,7 @@ def features_at(model: DeclaredModel, theta: Tensor, x: Tensor) -> Tensor:
 
 
 def feature_size(model: DeclaredModel, method: str) -> int:
-    """The number of features D.
-
-    Raises:
-        UserError: As `sequential`; or the last layer is not linear, so that nothing tells the number.
-    """
+    """The number of features D."""
     network = sequential(model, method)
     head = network[_head(network)]
     if not isinstance(head, nn.Linear):

@@ -52,9 +52,6 @@ class PointMethod:
         local_steps: Minibatches R of a round.
         batch_size: Examples b of a minibatch.
         weighting: Average clients by number of ``"examples"`` or ``"uniform"``.
-
-    Raises:
-        UserError: A setting out of range, named with the range.
     """
 
     lr: float = 0.05

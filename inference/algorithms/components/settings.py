@@ -23,9 +23,6 @@ def check_settings(
         settings: The instance; fields declared as a ``Literal`` must hold one of its values.
         positive: Fields that must be finite and above 0, or None.
         least: Fields that must be at least so much, and whole numbers from 1 on.
-
-    Raises:
-        UserError: A setting out of range, named with the range.
     """
     for field in positive:
         value = getattr(settings, field)
@@ -49,11 +46,7 @@ def check_settings(
 
 
 def check_families(model: DeclaredModel, kinds: int, server_rule: str, screening: str) -> None:
-    """Check that a model's families are such as the settings of pFedBayes can work with.
-
-    Raises:
-        UserError: Nothing is shared; or kinds, the gradient rule or screening for families that they do not know.
-    """
+    """Check that a model's families are such as the settings of pFedBayes can work with."""
     declared = model.declaration
     independent = isinstance(declared.server, ELEMENTWISE) and isinstance(
         declared.guide, MeanFieldNormal

@@ -31,9 +31,6 @@ def head_sites(model: DeclaredModel, pattern: str) -> tuple[str, ...]:
         model: The declared model.
         pattern: A name pattern as for roles (``"head.*"``); empty for the sites declared private or, where none is,
             for the last layer of a network.
-
-    Raises:
-        UserError: The pattern matches no site, or all; or nothing tells what the head is.
     """
     names = tuple(model.declaration.shapes)
     if pattern:
@@ -71,11 +68,7 @@ def mask_of(model: DeclaredModel, sites: Iterable[str]) -> Tensor:
 
 
 def steps_for_head(head_steps: int | None, local_steps: int) -> int:
-    """How many of a round's minibatches are for the head: as many as asked for, or half of them.
-
-    Raises:
-        UserError: None would be left to the head or to the body.
-    """
+    """How many of a round's minibatches are for the head: as many as asked for, or half of them."""
     steps = local_steps // 2 if head_steps is None else head_steps
     if not 1 <= steps < local_steps:
         raise UserError(
@@ -103,11 +96,7 @@ class SplitMethod(PointMethod):
         return mask_of(model, head_sites(model, self.head))
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """The server's weights; where private weights lie, those that every client begins with.
-
-        Raises:
-            UserError: Nothing tells what the head is.
-        """
+        """The server's weights; where private weights lie, those that every client begins with."""
         self.private(model)
         return super().init(model)
 

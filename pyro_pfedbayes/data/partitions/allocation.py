@@ -134,9 +134,6 @@ def quantile_bins(y: NDArray[np.floating], bins: int) -> Index:
 def fill_empty(shares: list[Index], rng: np.random.Generator) -> list[Index]:
     """Give each empty share one example, at random, of the share that is then the largest.
 
-    Raises:
-        UserError: If there are fewer examples than shares.
-
     Example:
         >>> shares = fill_empty([np.arange(3), np.arange(0)], np.random.default_rng(0))
         >>> [len(share) for share in shares]

@@ -39,9 +39,6 @@ def plot_partition(partition: Partition, dataset: Dataset, part: str = "train") 
     Returns:
         A figure of its own (no global state of pyplot): ``figure.savefig("partition.png")``.
 
-    Raises:
-        UserError: If ``part`` is none of the three.
-
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset
         >>> from pyro_pfedbayes.data.partitions.schemes import partition_labels

@@ -65,9 +65,6 @@ def paper_split(dataset_name: str, split: str) -> tuple[int, int, int]:
     Returns:
         Clients, training and test examples of each class that a client holds.
 
-    Raises:
-        UserError: If either name is unknown.
-
     Example:
         >>> paper_split("mnist", "medium")
         (10, 200, 800)
