@@ -125,17 +125,12 @@ class Asked:
     ) -> xr.Dataset:
         """Of all observations, beside whose they are; and the truth as a variable."""
         table = self.table
-        found = (
-            table.statistics(dim)
-            if isinstance(table, NumberTable)
-            else table.statistics(classes, dim)
-        )
+        found = table.statistics(dim, classes)
         if self.broken is not None and self.broken.any():
             whole = (dim, ~self.broken)
             found = found.where(_array(whole))
         if truth is not None:
-            kind = np.float32 if isinstance(table, NumberTable) else np.int16
-            found[truth] = (dim, table.y.astype(kind))
+            found[truth] = (dim, table.y.astype(table.stored))
         coords = {"client_of": (dim, table.owners.owner.astype(np.int32))}
         if dim != "observation":
             coords["index"] = (dim, self.index.numpy())
@@ -143,10 +138,7 @@ class Asked:
 
     def tree(self, names: Sequence[str], attrs: dict[str, str | int | float]) -> xr.DataTree:
         """The groups of the personal models."""
-        index = self.index.numpy()
-        if isinstance(self.table, NumberTable):
-            return self.table.tree(index, names, attrs)
-        return self.table.tree(index, self.dataset.classes, names, attrs)
+        return self.table.tree(self.index.numpy(), names, attrs, self.dataset.classes)
 
 
 def _laid_out(lists: Sequence[Tensor]) -> tuple[Tensor, Owners, tuple[int, ...]]:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_pfedbayes.datatree.groups import (
-    ClientMeans,
-    Owners,
-    as_array,
-    assemble,
-    draws_that_fit,
-)
+from pyro_pfedbayes.datatree.groups import DrawTable, Owners, as_array
 from pyro_pfedbayes.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,11 +19,8 @@ __all__ = ["ClassTable", "class_statistics"]
 Array = NDArray[Any]
 
 
-class ClassTable:
-    """Running sums over all draws, and the first draws one by one.
-
-    Rows may come in any pieces, but each draw has its rows, and each row its draws, in order. Memory is that of sums
-    ``[n, C]`` and of ``keep`` draws ``[n]``, however many draws there are.
+class ClassTable(DrawTable):
+    """Running sums of class probabilities ``[n, C]`` over all draws, and labels drawn from the first draws.
 
     Args:
         y: Labels ``[n]``, -1 where unknown.
@@ -46,27 +37,16 @@ class ClassTable:
         [0.693, 0.0]
     """
 
+    stored = np.int16
+
     def __init__(
         self, y: NDArray[np.int64], owners: Owners, *, keep: int | None = None, seed: int = 0
     ) -> None:
-        if not len(y):
-            raise UserError("there are no observations")
-        self.y, self.owners = y, owners
-        self.draws = 0
-        self.keep = draws_that_fit(len(y)) if keep is None else keep
+        super().__init__(y, y >= 0, owners, ("accuracy", "nll"), keep)
         self._seed = seed
         self._streams: list[np.random.Generator] = []
         self._total: Array | None = None
         self._entropy = np.zeros(len(y))
-        self._labels: list[NDArray[np.int16]] = []
-        self._log_likelihood: list[NDArray[np.float32]] = []
-        self._accuracy = ClientMeans(owners, y >= 0)
-        self._nll = ClientMeans(owners, y >= 0)
-
-    @property
-    def kept(self) -> int:
-        """How many draws are kept one by one."""
-        return len(self._labels)
 
     def add(self, number: int, draw: Any, rows: slice = slice(None)) -> None:
         """Take up class probabilities ``[m, C]`` of draw ``number`` for the m observations ``rows``."""
@@ -80,16 +60,13 @@ class ClassTable:
         self.draws = max(self.draws, number + 1)
         likelihood = np.maximum(probs[np.arange(len(y)), y], np.finfo(np.float32).tiny)
         log_likelihood = np.log(np.where(y < 0, np.nan, likelihood))
-        self._accuracy.add(number, (probs.argmax(1) == y).astype(float), rows)
-        self._nll.add(number, -log_likelihood, rows)
+        self._metrics["accuracy"].add(number, (probs.argmax(1) == y).astype(float), rows)
+        self._metrics["nll"].add(number, -log_likelihood, rows)
         if number < self.keep:
             if number == self.kept:
                 # One a draw, so that labels depend neither on how rows come nor on how many draws there are.
                 self._streams.append(np.random.default_rng([self._seed, number]))
-                self._labels.append(np.zeros(len(self.y), np.int16))
-                self._log_likelihood.append(np.zeros(len(self.y), np.float32))
-            self._labels[number][rows] = _sample(probs, self._streams[number])
-            self._log_likelihood[number][rows] = log_likelihood
+            self._keep(number, rows, _sample(probs, self._streams[number]), log_likelihood)
 
     def mean(self) -> Array:
         """Class probabilities averaged over draws, ``[n, C]``."""
@@ -98,34 +75,10 @@ class ClassTable:
         return self._total / self.draws
 
     def statistics(
-        self, classes: Sequence[str] | None = None, dim: str = "observation"
+        self, dim: str = "observation", classes: Sequence[str] | None = None
     ) -> xr.Dataset:
         """Mean probabilities and the split of their entropy, see `class_statistics`."""
         return class_statistics(self.mean(), self._entropy / self.draws, classes, dim)
-
-    def tree(
-        self,
-        index: NDArray[np.int64],
-        classes: Sequence[str] | None,
-        names: Sequence[str] | None,
-        attrs: dict[str, str | int | float],
-    ) -> xr.DataTree:
-        """Lay it out as `pyro_pfedbayes.datatree.tree.to_datatree` says."""
-        statistics = self.statistics(classes)
-        metrics = {"accuracy": self._accuracy.result(), "nll": self._nll.result()}
-        return assemble(
-            {
-                "posterior_predictive": {"y": np.stack(self._labels)[None]},
-                "log_likelihood": {"y": np.stack(self._log_likelihood)[None]},
-                "client_metrics": {name: values[None] for name, values in metrics.items()},
-                "observed_data": {"y": self.y.astype(np.int16)},
-                "constant_data": {"index": index},
-            },
-            statistics,
-            self.owners,
-            names,
-            attrs | {"draws": self.draws, "draws_kept": self.kept},
-        )
 
     def _checked(self, draw: Any, number: int, rows: slice, n: int) -> Array:
         probs = as_array(draw).astype(np.float64)
@@ -134,12 +87,7 @@ class ClassTable:
             wanted = f"[{n}, {known or 'C'}]"
             raise UserError(f"draw {number} has shape {list(probs.shape)}; wanted {wanted}")
         bad = ~(np.isfinite(probs) & (probs >= 0)).all(1)
-        if bad.any():
-            row = range(len(self.y))[rows][int(bad.argmax())]
-            raise UserError(
-                f"draw {number} holds probabilities that are negative or not finite "
-                f"(observation {row}, of client {self.owners.owner[row]})"
-            )
+        self._refuse(bad, number, rows, "probabilities that are negative or not finite")
         return probs
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_CELLS",
-    "ClientMeans",
+    "DrawTable",
     "Owners",
     "as_array",
-    "assemble",
-    "check_lengths",
     "checked_attrs",
     "draws_that_fit",
     "integers",
@@ -75,7 +74,7 @@ class ClientMeans:
         self._sums: list[Array] = []
 
     def add(self, number: int, values: Array, rows: slice) -> None:
-        """Take up draw ``number``'s values of the observations ``rows``."""
+        """Add draw ``number``'s values of the observations ``rows``."""
         while len(self._sums) <= number:
             self._sums.append(np.zeros(len(self._sizes)))
         known = self._known[rows]
@@ -89,46 +88,128 @@ class ClientMeans:
         return means.astype(np.float32)
 
 
-def assemble(
-    groups: Mapping[str, Mapping[str, Array]],
-    statistics: xr.Dataset,
-    owners: Owners,
-    names: Sequence[str] | None,
-    attrs: Mapping[str, str | int | float],
-) -> xr.DataTree:
-    """Make a tree of its groups, and write beside each observation and client who that is.
+class DrawTable(ABC):
+    """Running statistics over all draws of the weights, and the first draws one by one.
+
+    Rows may come in any pieces, but each draw has its rows, and each row its draws, in order. Memory does not grow
+    with the number of draws beyond ``keep``.
 
     Args:
-        groups: Arrays by group and name; those of ``client_metrics`` have a last dimension of clients, the others of
-            observations.
-        statistics: The group ``observation_stats``.
-        owners: Whose observation it is.
-        names: Names of the clients, by number.
-        attrs: Of the whole tree.
+        y: Outcomes ``[n]``.
+        known: Which of them are known ``[n]``.
+        owners: The client of each.
+        metrics: Names of what is averaged over a client's known observations, draw by draw.
+        keep: Draws kept one by one; None for what fits, 0 for none.
     """
-    import arviz_base
-    import xarray as xr
 
-    tree = arviz_base.from_dict(
-        {group: dict(arrays) for group, arrays in groups.items()},
-        dims={
-            name: ["client" if group == "client_metrics" else "observation"]
-            for group, arrays in groups.items()
-            for name in arrays
-        },
-        coords={"observation": np.arange(len(owners.owner)), "client": owners.clients},
-        attrs={"/": dict(attrs)},
-    )
-    tree["observation_stats"] = xr.DataTree(statistics)
+    stored: ClassVar[type[np.generic]]
+    """Type of outcomes in a file."""
 
-    def with_owner(group: xr.Dataset) -> xr.Dataset:
-        if "observation" in group.dims:
-            whose = owners.owner.astype(np.int32)
-            group = group.assign_coords(client_of=("observation", whose))
-        return label_clients(group, names)
+    def __init__(
+        self,
+        y: Array,
+        known: NDArray[np.bool_],
+        owners: Owners,
+        metrics: Sequence[str],
+        keep: int | None,
+    ) -> None:
+        if not len(y):
+            raise UserError("there are no observations")
+        _check_length("client", owners.owner, len(y))
+        self.y, self.owners = y, owners
+        self.draws = 0
+        self.keep = draws_that_fit(len(y)) if keep is None else keep
+        self._metrics = {name: ClientMeans(owners, known) for name in metrics}
+        self._outcomes: list[Array] = []
+        self._log_likelihood: list[NDArray[np.float32]] = []
 
-    out: xr.DataTree = tree.map_over_datasets(with_owner)
-    return out
+    @property
+    def kept(self) -> int:
+        """How many draws are kept one by one."""
+        return len(self._outcomes)
+
+    @abstractmethod
+    def add(self, number: int, draw: Any, rows: slice = slice(None)) -> None:
+        """Add draw ``number`` of the m observations ``rows``."""
+
+    @abstractmethod
+    def statistics(
+        self, dim: str = "observation", classes: Sequence[str] | None = None
+    ) -> xr.Dataset:
+        """Statistics over all draws, ``[n]`` along ``dim``."""
+
+    def client_metrics(self) -> dict[str, NDArray[np.float32]]:
+        """Metrics ``[K, clients]``."""
+        return {name: means.result() for name, means in self._metrics.items()}
+
+    def filled_tree(
+        self,
+        draws: Iterable[Any],
+        index: Any,
+        names: Sequence[str] | None,
+        attrs: Mapping[str, Any] | None,
+        classes: Sequence[str] | None = None,
+    ) -> xr.DataTree:
+        """The tree, once all ``draws`` have been added; ``index`` None counts the observations."""
+        places = np.arange(len(self.y)) if index is None else integers(index, "index")
+        _check_length("index", places, len(self.y))
+        for number, draw in enumerate(draws):
+            self.add(number, draw)
+        return self.tree(places, names, checked_attrs(attrs or {}), classes)
+
+    def tree(
+        self,
+        index: NDArray[np.int64],
+        names: Sequence[str] | None,
+        attrs: dict[str, str | int | float],
+        classes: Sequence[str] | None = None,
+    ) -> xr.DataTree:
+        """Lay it out in ArviZ's schema; beside each observation and client stands who that is."""
+        import arviz_base
+        import xarray as xr
+
+        statistics = self.statistics(classes=classes)
+        owner, clients = self.owners.owner, self.owners.clients
+        metrics = {name: values[None] for name, values in self.client_metrics().items()}
+        groups: dict[str, dict[str, Array]] = {
+            "posterior_predictive": {"y": np.stack(self._outcomes)[None]},
+            "log_likelihood": {"y": np.stack(self._log_likelihood)[None]},
+            "client_metrics": metrics,
+            "observed_data": {"y": self.y.astype(self.stored)},
+            "constant_data": {"index": index},
+        }
+        tree = arviz_base.from_dict(
+            groups,
+            dims={name: ["client"] for name in metrics}
+            | {name: ["observation"] for name in ("y", "index")},
+            coords={"observation": np.arange(len(owner)), "client": clients},
+            attrs={"/": attrs | {"draws": self.draws, "draws_kept": self.kept}},
+        )
+        tree["observation_stats"] = xr.DataTree(statistics)
+
+        def with_owner(group: xr.Dataset) -> xr.Dataset:
+            if "observation" in group.dims:
+                group = group.assign_coords(client_of=("observation", owner.astype(np.int32)))
+            return label_clients(group, names)
+
+        out: xr.DataTree = tree.map_over_datasets(with_owner)
+        return out
+
+    def _keep(self, number: int, rows: slice, outcomes: Array, log_likelihood: Array) -> None:
+        """Keep the outcomes and log-likelihoods of draw ``number`` itself."""
+        if number == self.kept:
+            self._outcomes.append(np.zeros(len(self.y), self.stored))
+            self._log_likelihood.append(np.zeros(len(self.y), np.float32))
+        self._outcomes[number][rows] = outcomes
+        self._log_likelihood[number][rows] = log_likelihood
+
+    def _refuse(self, bad: NDArray[np.bool_], number: int, rows: slice, what: str) -> None:
+        """Name the first of the observations ``rows`` whose part of draw ``number`` is ``bad``."""
+        if bad.any():
+            row = range(len(self.y))[rows][int(bad.argmax())]
+            raise UserError(
+                f"draw {number} holds {what} (observation {row}, of client {self.owners.owner[row]})"
+            )
 
 
 def label_clients(group: xr.Dataset, names: Sequence[str] | None) -> xr.Dataset:
@@ -166,8 +247,6 @@ def checked_attrs(attrs: Mapping[str, Any]) -> dict[str, str | int | float]:
     return dict(attrs)
 
 
-def check_lengths(n: int, **parts: Array) -> None:
-    """Raise UserError about the first of ``parts`` that has not one entry an observation."""
-    for what, values in parts.items():
-        if len(values) != n:
-            raise UserError(f"{what} has {len(values)} entries for {n} observations")
+def _check_length(what: str, values: Array, n: int) -> None:
+    if len(values) != n:
+        raise UserError(f"{what} has {len(values)} entries for {n} observations")

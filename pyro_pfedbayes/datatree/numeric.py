@@ -11,16 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_pfedbayes.datatree.groups import (
-    ClientMeans,
-    Owners,
-    as_array,
-    assemble,
-    check_lengths,
-    checked_attrs,
-    draws_that_fit,
-    integers,
-)
+from pyro_pfedbayes.datatree.groups import DrawTable, Owners, as_array, integers
 from pyro_pfedbayes.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,19 +103,13 @@ def to_datatree_numbers(
         >>> tree["client_metrics"]["rmse"].sel(client=1).values.tolist()
         [[2.0, 0.0]]
     """
-    outcomes, owner = _numbers(y), integers(client, "client")
-    places = np.arange(len(outcomes)) if index is None else integers(index, "index")
-    check_lengths(len(outcomes), client=owner, index=places)
-    table = NumberTable(outcomes, Owners.of(owner, clients), target_scaling=target_scaling)
-    for number, draw in enumerate(draws):
-        table.add(number, draw)
-    return table.tree(places, names, checked_attrs(attrs or {}))
+    owners = Owners.of(integers(client, "client"), clients)
+    table = NumberTable(_numbers(y), owners, target_scaling=target_scaling)
+    return table.filled_tree(draws, index, names, attrs)
 
 
-class NumberTable:
+class NumberTable(DrawTable):
     """Running moments over all draws, and the first draws one by one, in the data's own units.
-
-    Rows may come in any pieces, but each row has its draws in order.
 
     Args:
         y: Outcomes ``[n]`` in the model's units, NaN where missing.
@@ -132,6 +117,8 @@ class NumberTable:
         target_scaling: (loc, scale) by which outcomes were standardised.
         keep: Draws kept one by one; None for what fits, 0 for none.
     """
+
+    stored = np.float32
 
     def __init__(
         self,
@@ -141,24 +128,11 @@ class NumberTable:
         target_scaling: tuple[float, float] | None = None,
         keep: int | None = None,
     ) -> None:
-        if not len(y):
-            raise UserError("there are no observations")
-        self._loc, self._scale = (0.0, 1.0) if target_scaling is None else target_scaling
-        self.y, self.owners = y * self._scale + self._loc, owners
-        self.draws = 0
-        self.keep = draws_that_fit(len(y)) if keep is None else keep
+        self._loc, self._scale = target_scaling or (0.0, 1.0)
+        super().__init__(y * self._scale + self._loc, ~np.isnan(y), owners, ("rmse", "nll"), keep)
         self._mean, self._squares, self._variance = np.zeros((3, len(y)))
         self._density = np.full(len(y), -np.inf)
         self._ranks = _Ranks(y)
-        self._drawn: list[NDArray[np.float32]] = []
-        self._log_likelihood: list[NDArray[np.float32]] = []
-        known = ~np.isnan(y)
-        self._errors, self._nll = ClientMeans(owners, known), ClientMeans(owners, known)
-
-    @property
-    def kept(self) -> int:
-        """How many draws are kept one by one."""
-        return len(self._drawn)
 
     def add(self, number: int, draw: NumberDraw, rows: slice = slice(None)) -> None:
         """Take up draw ``number`` for the m observations ``rows``."""
@@ -174,17 +148,15 @@ class NumberTable:
             self._variance[rows] += parts["variance"] * scale**2
             density = parts["log_density"] - math.log(scale)
             self._density[rows] = np.logaddexp(self._density[rows], density)
-            self._errors.add(number, (predicted - y) ** 2, rows)
-            self._nll.add(number, -density, rows)
+            self._metrics["rmse"].add(number, (predicted - y) ** 2, rows)
+            self._metrics["nll"].add(number, -density, rows)
             self._ranks.add(number, parts["outcomes"], rows)
             if number < self.keep:
-                if number == self.kept:
-                    self._drawn.append(np.zeros(len(self.y), np.float32))
-                    self._log_likelihood.append(np.zeros(len(self.y), np.float32))
-                self._drawn[number][rows] = parts["outcomes"] * scale + self._loc
-                self._log_likelihood[number][rows] = density
+                self._keep(number, rows, parts["outcomes"] * scale + self._loc, density)
 
-    def statistics(self, dim: str = "observation") -> xr.Dataset:
+    def statistics(
+        self, dim: str = "observation", classes: Sequence[str] | None = None
+    ) -> xr.Dataset:
         """Mean, standard deviation and its two parts, log of the mean density, CRPS, and ranks of the outcomes."""
         import xarray as xr
 
@@ -207,28 +179,10 @@ class NumberTable:
                 coords={dim: np.arange(len(self.y))},
             )
 
-    def tree(
-        self,
-        index: NDArray[np.int64],
-        names: Sequence[str] | None,
-        attrs: dict[str, str | int | float],
-    ) -> xr.DataTree:
-        """Lay it out as `to_datatree_numbers` says."""
-        statistics = self.statistics()
-        metrics = {"rmse": np.sqrt(self._errors.result()), "nll": self._nll.result()}
-        return assemble(
-            {
-                "posterior_predictive": {"y": np.stack(self._drawn)[None]},
-                "log_likelihood": {"y": np.stack(self._log_likelihood)[None]},
-                "client_metrics": {name: values[None] for name, values in metrics.items()},
-                "observed_data": {"y": self.y.astype(np.float32)},
-                "constant_data": {"index": index},
-            },
-            statistics,
-            self.owners,
-            names,
-            attrs | {"draws": self.draws, "draws_kept": self.kept},
-        )
+    def client_metrics(self) -> dict[str, NDArray[np.float32]]:
+        """As the base has it; squared errors become their root."""
+        found = super().client_metrics()
+        return found | {"rmse": np.sqrt(found["rmse"])}
 
     def _checked(
         self, draw: NumberDraw, number: int, rows: slice, n: int
@@ -244,13 +198,7 @@ class NumberTable:
             if values.shape != (n,):
                 found = list(values.shape)
                 raise UserError(f"draw {number}: {name} has shape {found}; wanted [{n}]")
-        bad = ~np.isfinite(parts["outcomes"])
-        if bad.any():
-            row = range(len(self.y))[rows][int(bad.argmax())]
-            raise UserError(
-                f"draw {number} holds outcomes that are not finite "
-                f"(observation {row}, of client {self.owners.owner[row]})"
-            )
+        self._refuse(~np.isfinite(parts["outcomes"]), number, rows, "outcomes that are not finite")
         return parts
 
 

@@ -11,17 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from pyro_pfedbayes.datatree.classes import ClassTable
-from pyro_pfedbayes.datatree.groups import (
-    MAX_CELLS,
-    Owners,
-    check_lengths,
-    checked_attrs,
-    integers,
-)
+from pyro_pfedbayes.datatree.groups import MAX_CELLS, Owners, integers
 from pyro_pfedbayes.errors import UserError
 
 if TYPE_CHECKING:
@@ -96,13 +89,9 @@ def to_datatree(
         >>> tree["client_metrics"]["accuracy"].sel(client=3).values.tolist()
         [[1.0, 0.0]]
     """
-    labels, owner = integers(y, "y"), integers(client, "client")
-    places = np.arange(len(labels)) if index is None else integers(index, "index")
-    check_lengths(len(labels), client=owner, index=places)
-    table = ClassTable(labels, Owners.of(owner, clients), seed=seed)
-    for number, draw in enumerate(draws):
-        table.add(number, draw)
-    return table.tree(places, classes, names, checked_attrs(attrs or {}))
+    owners = Owners.of(integers(client, "client"), clients)
+    table = ClassTable(integers(y, "y"), owners, seed=seed)
+    return table.filled_tree(draws, index, names, attrs, classes)
 
 
 def for_client(tree: xr.DataTree, client: int) -> xr.DataTree:

@@ -175,7 +175,7 @@ def test_rows_may_come_in_pieces() -> None:
         for rows in (slice(0, 2), slice(2, 5)):
             pieces.add(number, draw[rows], rows)
     index = np.arange(5)
-    one, other = (table.tree(index, None, None, {}) for table in (whole, pieces))
+    one, other = (table.tree(index, None, {}) for table in (whole, pieces))
     for group in one.children:
         assert one[group].to_dataset().equals(other[group].to_dataset()), group
 
