@@ -18,17 +18,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.objective.estimators import EstimatorKind
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = [
-    "Algorithm",
-    "ClientUpdate",
-    "Cohort",
-    "Judged",
-    "Personalizing",
-    "Round",
-    "Tensors",
-    "Upload",
-]
-
 Tensors = Mapping[str, Tensor]
 Judged = Literal["personal", "global"]
 

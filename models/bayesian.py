@@ -41,8 +41,6 @@ from pyro_pfedbayes.models.weights import (
     weights_of,
 )
 
-__all__ = ["BayesianModel"]
-
 HYPER_SCALE = 0.1
 """Standard deviation of q^i over hyper-parameters in the beginning, in unconstrained coordinates."""
 

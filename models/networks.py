@@ -16,8 +16,6 @@ from torch import nn
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["VGG_SMALL", "mlp", "vgg"]
-
 VGG_SMALL: tuple[int | str, ...] = (16, "M", 32, "M", 64, "M", 128, "M", 128, "M")
 """Channel plan of the paper's CIFAR-10 network (Zhang et al. 2022, section 5.1); ``"M"`` is a max-pool."""
 

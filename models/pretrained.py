@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = ["pretrained"]
-
 Network = TypeVar("Network", bound=nn.Module)
 
 

@@ -31,8 +31,6 @@ from pyro_pfedbayes.models.sites import (
 )
 from pyro_pfedbayes.models.spec import DataSpec
 
-__all__ = ["ProgramModel"]
-
 START_SCALE = 0.1
 MAX_CLASSES = 1_000
 

@@ -11,8 +11,6 @@ import pyro.distributions as dist
 
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = ["POINT", "SHARED", "PriorSpec", "Private", "Role", "assign_roles"]
-
 PriorSpec: TypeAlias = dist.TorchDistribution | Callable[[], dist.TorchDistribution]
 """A prior of one scalar weight: a distribution, or a function that returns one and may itself sample (hierarchical)."""
 

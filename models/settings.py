@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import pyro
 
-__all__ = ["local_parameters", "pyro_local"]
-
 
 @contextlib.contextmanager
 def local_parameters() -> Iterator[None]:

@@ -19,20 +19,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.settings import pyro_local
 from pyro_pfedbayes.randomness import seed_for
 
-__all__ = [
-    "OBSERVATION",
-    "HasSites",
-    "Site",
-    "find_sites",
-    "is_bookkeeping",
-    "is_real",
-    "plain_reason",
-    "seeded",
-    "site_trace",
-    "support_of",
-    "typical_values",
-]
-
 OBSERVATION = "y"
 """Name of the observed site."""
 

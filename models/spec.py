@@ -8,8 +8,6 @@ from typing import Literal
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["DataSpec"]
-
 
 @dataclass(frozen=True)
 class DataSpec:

@@ -11,16 +11,6 @@ from torch import Tensor, nn
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 
-__all__ = [
-    "PAPER_RHO",
-    "TensorTable",
-    "check_prior",
-    "constants_of",
-    "initial_gaussian",
-    "refuse_hidden_randomness",
-    "weights_of",
-]
-
 PAPER_RHO = -2.5
 """Initial rho of every weight: the best of the paper's sweep (Zhang et al. 2022, appendix B.1)."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["UserError", "nearest"]
-
 
 class UserError(ValueError):
     """A mistake in what the user gave, told in one line.

@@ -14,8 +14,6 @@ import torch
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["generator", "seed_for"]
-
 
 def seed_for(seed: int, *keys: int | str) -> int:
     """Derive the seed of the stream that is named by ``seed`` and ``keys``.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-__all__ = ["versions"]
-
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide the numbers, by name.

@@ -14,8 +14,6 @@ from pyro_pfedbayes.experiments.config.registry import known
 if TYPE_CHECKING:
     from pyro_pfedbayes.inference.federation.evaluation import AnyPredictions
 
-__all__ = ["evaluate", "list_names", "predict"]
-
 Draws = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Draws of the weights. Default: those of the run."),

@@ -18,8 +18,6 @@ import typer
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.cli import inspect, report, run, table
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="pfedbayes",
     add_completion=False,

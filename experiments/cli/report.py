@@ -9,8 +9,6 @@ import typer
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["report"]
-
 
 def report(
     folders: Annotated[

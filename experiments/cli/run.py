@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyro_pfedbayes.experiments.config.sections import Config
 
-__all__ = ["Stopped", "partition", "resume", "run"]
-
 Source = Annotated[
     str | None,
     typer.Argument(

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
     from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
 
-__all__ = ["table"]
-
 
 def table(
     spec: Annotated[

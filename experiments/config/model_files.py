@@ -19,15 +19,6 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.config.registry import MODELS, known
 
-__all__ = [
-    "build",
-    "builder",
-    "file_and_function",
-    "is_file",
-    "options_schema",
-    "own_files",
-]
-
 Builder = Callable[..., Any]
 
 

@@ -12,20 +12,6 @@ from typing import Any
 
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = [
-    "ALGORITHMS",
-    "DATA",
-    "MODELS",
-    "NUMBERS",
-    "algorithm_class",
-    "canonical",
-    "default_model",
-    "known",
-    "preset_line",
-    "preset_names",
-    "preset_text",
-]
-
 ALGORITHMS: Mapping[str, tuple[str, str, str]] = {
     "pfedbayes": (
         "pyro_pfedbayes.inference.algorithms.pfedbayes",

@@ -11,8 +11,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.config.registry import DATA, NUMBERS, canonical, known
 from pyro_pfedbayes.experiments.config.sections import Config, DataSection
 
-__all__ = ["LABEL_SCHEMES", "refuse_idle_settings", "resolve"]
-
 LABEL_SCHEMES = ("blocks", "rotating", "random")
 TABLES: Mapping[str, str | None] = {"diabetes": "sex", "breast-cancer": None, "wine": None}
 """Embedded tables, and the column that tells their clients apart unless another scheme is asked for."""

@@ -29,19 +29,6 @@ from pyro_pfedbayes.experiments.config.registry import (
 )
 from pyro_pfedbayes.experiments.config.validation_messages import told
 
-__all__ = [
-    "Config",
-    "DataSection",
-    "ModelSection",
-    "RunSection",
-    "Source",
-    "Tree",
-    "parse_config",
-    "parse_setting",
-    "read_source",
-    "with_settings",
-]
-
 Tree = dict[str, dict[str, Any]]
 """A configuration as TOML has it: values by key by section."""
 

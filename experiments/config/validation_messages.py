@@ -10,8 +10,6 @@ from pydantic import BaseModel
 
 from pyro_pfedbayes.errors import nearest
 
-__all__ = ["told"]
-
 
 def told(section: str, schema: type[BaseModel], detail: Any) -> str:
     """One of pydantic's findings in one line for people."""

@@ -12,25 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "NOT_STORED",
-    "ClientRow",
-    "Corrupted",
-    "Estimate",
-    "Example",
-    "Foreign",
-    "GainMap",
-    "ModelReport",
-    "NumberFit",
-    "OodScore",
-    "Reliability",
-    "ReportData",
-    "Selective",
-    "ShiftLevel",
-    "TemperatureReport",
-    "Unseen",
-]
-
 NOT_STORED = "not stored in this run"
 _IN_JSON = {"global_": "global"}
 

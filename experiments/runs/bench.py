@@ -34,8 +34,6 @@ from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
 from pyro_pfedbayes.models.networks import mlp
 
-__all__ = ["bench_command", "compare_point_steps", "compare_steps", "measure_rounds"]
-
 SIZES = (784, 100, 10)
 CLIENTS, EXAMPLES, BATCH = 10, 1000, 100
 BOUND = "hand-written bound"

@@ -35,16 +35,6 @@ from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 from pyro_pfedbayes.randomness import seed_for
 
-__all__ = [
-    "Experiment",
-    "build_data",
-    "build_experiment",
-    "build_federation",
-    "build_model",
-    "build_partition",
-    "fingerprint",
-]
-
 Array = NDArray[np.float64]
 _SAMPLE = 1_000
 _CHUNK = 4_096

@@ -25,8 +25,6 @@ from pyro_pfedbayes.inference.federation.checkpoint import (
 )
 from pyro_pfedbayes.inference.federation.state import FederationState
 
-__all__ = ["RunFolder", "json_text", "writing"]
-
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:

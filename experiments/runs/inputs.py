@@ -18,8 +18,6 @@ from torch import Tensor
 from pyro_pfedbayes.data.datasets import Dataset
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["InputRule", "input_rule", "read_inputs"]
-
 Array = NDArray[Any]
 _UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["LOCK", "InUse", "locked"]
-
 LOCK = ".lock"
 """Name of the file that is locked; it holds the process's number, and is gone when the lock is given back."""
 _PAUSE = 0.1

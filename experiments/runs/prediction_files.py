@@ -21,8 +21,6 @@ from pyro_pfedbayes.experiments.runs.folder import writing
 from pyro_pfedbayes.experiments.runs.result_tables import plain_title, short_number
 from pyro_pfedbayes.inference.predictive.accumulators import NumberSummary
 
-__all__ = ["FileNumbers", "FilePredictions", "check_output", "write_predictions"]
-
 
 @dataclass(frozen=True)
 class FilePredictions:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from pyro_pfedbayes.inference.federation.loop import RoundReport
 
-__all__ = ["Clock", "Progress", "make_progress"]
-
-
 SILENCE = 20.0
 """Seconds after which a round that is not evaluated gets a line as well."""
 

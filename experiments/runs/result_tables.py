@@ -11,18 +11,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-__all__ = [
-    "client_rows",
-    "client_table",
-    "counted",
-    "first_measure",
-    "list_table",
-    "plain_title",
-    "result_lines",
-    "result_table",
-    "short_number",
-]
-
 
 def counted(number: int, what: str) -> str:
     """A number and its noun: ``1 client``, ``2 clients``."""

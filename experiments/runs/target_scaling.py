@@ -13,8 +13,6 @@ from pyro_pfedbayes.data.partitions.schemes import Partition
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["far_outcomes", "standard_outcomes"]
-
 FAR, NARROW = 5.0, 0.05
 """Outcomes beyond this from 0, or of a spread outside these, are far from what models begin with."""
 

@@ -34,8 +34,6 @@ from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator, seed_for
 
-__all__ = ["BNFed"]
-
 COUNTS = "counts"
 WIDE = "wide."
 """Before the names of the global network's weights."""

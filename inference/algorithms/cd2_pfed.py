@@ -30,8 +30,6 @@ from pyro_pfedbayes.inference.engine.point_descent import descend, mean_nll, nll
 from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["CD2PFed", "Channels", "DistillationObjective", "channels_at"]
-
 SHARED, ALONE = "shared", "alone"
 
 

@@ -13,8 +13,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import Descent, descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["FedAvgFineTuned"]
-
 
 @dataclass(frozen=True)
 class FedAvgFineTuned(FedAvg):

@@ -11,8 +11,6 @@ from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
 
-__all__ = ["FedPer"]
-
 
 @dataclass(frozen=True)
 class FedPer(SplitMethod):

@@ -13,8 +13,6 @@ from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import Descent, descend
 
-__all__ = ["FedRep"]
-
 
 @dataclass(frozen=True)
 class FedRep(SplitMethod):

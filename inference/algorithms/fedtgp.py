@@ -36,8 +36,6 @@ from pyro_pfedbayes.inference.engine.point_descent import counted, descend, mean
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator
 
-__all__ = ["FedTGP", "PrototypeObjective", "margin_of", "nearest_prototype", "prototype_loss"]
-
 PROTOTYPES, KNOWN, COUNTS = "prototypes", "known", "counts"
 EMBEDDING, HIDDEN, HIDDEN_BIAS, OUT, OUT_BIAS = (
     f"generator.{part}" for part in ("embedding", "hidden", "hidden_bias", "out", "out_bias")

@@ -26,8 +26,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["HeurFedAMP", "attention"]
-
 
 def attention(theta: Tensor, sigma: float, own: float) -> Tensor:
     """How much each client takes of each other's weights: a softmax of their cosines.

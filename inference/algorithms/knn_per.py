@@ -26,8 +26,6 @@ from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["KNNPer", "neighbour_probabilities"]
-
 MIX = "mix"
 """Name of the weight of the neighbours' answer in a client's row."""
 GRID = 11

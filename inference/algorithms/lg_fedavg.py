@@ -10,8 +10,6 @@ from torch import Tensor
 from pyro_pfedbayes.inference.algorithms.fedper import FedPer
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["LGFedAvg"]
-
 
 @dataclass(frozen=True)
 class LGFedAvg(FedPer):

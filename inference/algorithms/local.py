@@ -20,8 +20,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["Local"]
-
 
 @dataclass(frozen=True)
 class Local(PointMethod):

@@ -23,8 +23,6 @@ from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["LocalBayes", "MixtureBound"]
-
 
 @dataclass(frozen=True)
 class MixtureBound:

@@ -24,8 +24,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["Mocha", "coupling"]
-
 JITTER = 1e-6
 
 

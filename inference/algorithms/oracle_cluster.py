@@ -25,8 +25,6 @@ from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.inference.server.rules import averaged
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["OracleCluster"]
-
 CLASSES = "classes"
 GROUP_THETA, GROUP_CLASSES = "group.theta", "group.classes"
 

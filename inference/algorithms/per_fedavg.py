@@ -14,8 +14,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import Descent, batch, descend, nll
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["PerFedAvg"]
-
 
 @dataclass(frozen=True)
 class PerFedAvg(PointMethod):

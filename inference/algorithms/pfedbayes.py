@@ -52,8 +52,6 @@ from pyro_pfedbayes.inference.server.screening import (
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["PFedBayes"]
-
 UNOFFICIAL_NOISE = 1e-3
 UNOFFICIAL_STEPS_PER_BATCH = 5
 

@@ -56,8 +56,6 @@ from pyro_pfedbayes.inference.engine.point_descent import counted, descend
 from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["GPObjective", "PFedGP", "tree_probabilities"]
-
 TREE, OMEGA = "tree", "omega"
 
 

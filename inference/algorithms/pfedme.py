@@ -15,8 +15,6 @@ from pyro_pfedbayes.inference.engine.point_descent import batch, nll
 from pyro_pfedbayes.inference.server.rules import averaged, momentum_step
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["PFedMe"]
-
 
 @dataclass(frozen=True)
 class PFedMe(PointMethod):

@@ -28,8 +28,6 @@ from pyro_pfedbayes.inference.engine.point_descent import batch, nll
 from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["PFedVEM", "head_bound", "head_variance"]
-
 LOC, RHO, PRECISION = "head.loc", "head.rho", "precision"
 
 

@@ -34,8 +34,6 @@ from pyro_pfedbayes.inference.objective.estimators import (
 from pyro_pfedbayes.inference.objective.replayed_noise import NoiseTape
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["POINT", "THETA", "LiftedObjective", "client_problem"]
-
 POINT = "point"
 THETA = "theta (shared)"
 """Name of the site that holds all shared weights at once."""

@@ -12,8 +12,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["THETA", "PointBelief", "PredictionRule", "point_layout", "point_start"]
-
 THETA = "theta"
 """Name of the flat weights of a point method, of a client and of the server."""
 

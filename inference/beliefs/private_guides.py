@@ -19,8 +19,6 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
 from pyro_pfedbayes.models.sites import seeded
 
-__all__ = ["PRIVATE", "PrivateAutoGuide", "private_guide"]
-
 PRIVATE = "private."
 """How the names of private parameters begin; what begins so is never uploaded."""
 

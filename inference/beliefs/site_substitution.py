@@ -13,8 +13,6 @@ from pyro_pfedbayes.inference.objective.estimators import LayerNoise
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.sites import OBSERVATION, is_bookkeeping
 
-__all__ = ["Lift"]
-
 
 class Lift(Messenger):  # type: ignore[misc]
     """Run a client's program in unconstrained coordinates, with some of its sites given.

@@ -24,19 +24,6 @@ from pyro_pfedbayes.inference.beliefs.points import PointBelief
 from pyro_pfedbayes.inference.beliefs.private_guides import PRIVATE, private_guide
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = [
-    "Belief",
-    "SiteBelief",
-    "all_names",
-    "fresh_private",
-    "parameter_names",
-    "private_names",
-    "restarted",
-    "server_start",
-    "shared_upload",
-    "w_of",
-]
-
 Tensors = Mapping[str, Tensor]
 
 

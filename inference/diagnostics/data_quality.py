@@ -28,8 +28,6 @@ from pyro_pfedbayes.randomness import seed_for
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["ClientQuality", "PredictiveTrace", "client_quality", "plot_trace", "trace_predictions"]
-
 
 @dataclass(frozen=True, eq=False)
 class PredictiveTrace:

@@ -27,8 +27,6 @@ from pyro_pfedbayes.models.settings import pyro_local
 from pyro_pfedbayes.models.sites import seeded
 from pyro_pfedbayes.randomness import seed_for
 
-__all__ = ["ClientPosterior", "NutsWarning", "client_posterior", "nuts_draws"]
-
 MOST_WEIGHTS = 2000
 """Beyond it NUTS would hardly finish."""
 DENSE_WEIGHTS = 100

@@ -11,8 +11,6 @@ import torch
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.inference.engine.client_step import EngineMode
 
-__all__ = ["EngineChoice", "choose_engine", "resolve_device"]
-
 EngineChoice = Literal["auto", "eager", "traced", "compiled"]
 
 # Against replaying, compiled code saves about this many seconds an evaluation per scalar weight of the stack …

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = ["untranspose_products"]
-
 aten = torch.ops.aten
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.randomness import generator
 
-__all__ = ["Noise", "NoiseStreams"]
-
 
 class Noise(Messenger):  # type: ignore[misc]
     """Make ``Normal`` sites take the value ``loc + scale * eps`` with the eps given, differentiably.

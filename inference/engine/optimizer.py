@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["RowAdam", "moment_of", "split_moments"]
-
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 

@@ -15,8 +15,6 @@ from pyro_pfedbayes.inference.engine.client_step import ClientObjective, Gradien
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.sites import site_trace
 
-__all__ = ["Descent", "batch", "counted", "descend", "mean_nll", "nll"]
-
 
 def nll(
     model: DeclaredModel,

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Phase", "Schedule", "learning_rate"]
-
 Schedule = Literal["constant", "cosine", "linear"]
 
 

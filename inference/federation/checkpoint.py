@@ -22,8 +22,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.federation.state import FederationState
 
-__all__ = ["FORMAT", "load_checkpoint", "save_checkpoint", "write_atomically"]
-
 FORMAT = "pyro-pfedbayes checkpoint 1"
 INDEX = "state.json"
 

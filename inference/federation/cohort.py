@@ -23,8 +23,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.federation.state import FederationState, gather_rows, row_copies
 from pyro_pfedbayes.randomness import seed_for
 
-__all__ = ["NUMBER_BYTES", "CohortWork", "in_chunks"]
-
 NUMBER_BYTES = 4
 """A number on its way to the server is a float32."""
 PERSONAL = "personal"

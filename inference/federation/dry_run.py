@@ -24,8 +24,6 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
 from pyro_pfedbayes.models.sites import plain_reason, seeded
 
-__all__ = ["rehearse"]
-
 
 def rehearse(
     model: DeclaredModel, algorithm: Algorithm, data: FederatedData, seed: int, cohort: int

@@ -31,17 +31,6 @@ from pyro_pfedbayes.measures.scores import (
 )
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = [
-    "HEADLINE",
-    "AnyPredictions",
-    "NumberPredictions",
-    "Predictions",
-    "measures",
-    "predict_global",
-    "predict_personal",
-]
-
-
 HEADLINE: Mapping[str, str] = {"class": "accuracy", "number": "rmse"}
 """The first measure of each kind of outcome: an accuracy is the better the higher, an RMSE the lower."""
 

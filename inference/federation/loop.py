@@ -40,8 +40,6 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.randomness import generator, seed_for
 
-__all__ = ["DivergenceWarning", "Federation", "Result", "RoundReport"]
-
 
 class DivergenceWarning(UserWarning):
     """A client's numbers are no longer finite; its update was left out."""

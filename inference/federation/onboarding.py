@@ -22,8 +22,6 @@ from pyro_pfedbayes.inference.federation.loop import Federation, Result
 from pyro_pfedbayes.inference.federation.state import FederationState
 from pyro_pfedbayes.randomness import seed_for
 
-__all__ = ["onboard"]
-
 
 def onboard(
     source: Result | Federation,

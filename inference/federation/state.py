@@ -12,8 +12,6 @@ from torch import Tensor
 from pyro_pfedbayes.inference.algorithm import Algorithm, Tensors
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["FederationState", "gather_rows", "row_copies"]
-
 Rows = Mapping[int, Tensors]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from pyro_pfedbayes.inference.federation.evaluation import HEADLINE
 from pyro_pfedbayes.inference.federation.state import FederationState
 
-__all__ = ["chosen_rounds", "first_of", "summarize"]
-
 _FURTHER: Mapping[str, tuple[str, ...]] = {
     "class": ("nll", "ece", "brier"),
     "number": ("mae", "nll", "coverage90", "crps"),

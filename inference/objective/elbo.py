@@ -16,8 +16,6 @@ from torch import Tensor
 from pyro_pfedbayes.families.divergence import divergence
 from pyro_pfedbayes.models.sites import is_bookkeeping
 
-__all__ = ["ClientELBO"]
-
 
 class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
     """``TraceMeanField_ELBO`` that returns one loss a client and skips unused log-densities.

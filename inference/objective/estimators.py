@@ -27,8 +27,6 @@ from torch.overrides import TorchFunctionMode
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["Census", "Estimator", "EstimatorKind", "LayerNoise", "PartlyDrawn", "Watch"]
-
 EstimatorKind = Literal["plain", "local", "flipout"]
 
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)

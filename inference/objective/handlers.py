@@ -20,8 +20,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.objective.estimators import Census, Estimator, LayerNoise
 
-__all__ = ["Flipout", "LocalReparameterization"]
-
 REHEARSED_ROWS = 4
 
 

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["NoiseTape"]
-
 _FILLS = (torch.Tensor.normal_, torch.Tensor.uniform_)
 _LIKE = {torch.randn_like: True, torch.rand_like: False}
 _MADE = {torch.randn: True, torch.rand: False}

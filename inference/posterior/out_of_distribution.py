@@ -20,20 +20,6 @@ from pyro_pfedbayes.randomness import generator, seed_for
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = [
-    "CORRUPTED_LIMIT",
-    "FOREIGN_LIMIT",
-    "SHIFTS",
-    "UNSEEN_LIMIT",
-    "asked_corrupted",
-    "asked_foreign",
-    "corrupted_statistics",
-    "foreign_examples",
-    "foreign_statistics",
-    "unseen_examples",
-    "unseen_statistics",
-]
-
 UNSEEN_LIMIT = 300
 """Most examples of classes that a client never saw which it is asked about."""
 CORRUPTED_LIMIT = 100

@@ -20,8 +20,6 @@ from pyro_pfedbayes.datatree.numeric import NumberTable
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Asked", "Piece", "Spoil", "Table"]
-
 Table = ClassTable | NumberTable
 Piece = tuple[slice, Tensor, Tensor]
 """Rows of a table, their inputs and outcomes."""

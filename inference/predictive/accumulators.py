@@ -15,17 +15,6 @@ from torch import Tensor
 from pyro_pfedbayes.datatree.numeric import NumberDraw
 from pyro_pfedbayes.errors import UserError
 
-__all__ = [
-    "COVERAGE",
-    "ClassAccumulator",
-    "ClassSummary",
-    "NumberAccumulator",
-    "NumberSummary",
-    "draw_outcomes",
-    "number_draw",
-    "samples_for",
-]
-
 COVERAGE = 0.9
 """Probability of the central intervals."""
 ENOUGH = 40

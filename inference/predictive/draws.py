@@ -23,20 +23,6 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.sites import seeded, site_trace
 from pyro_pfedbayes.randomness import generator, seed_for
 
-__all__ = [
-    "CHUNK",
-    "PredictiveStreams",
-    "belief_seed",
-    "mean_predictive",
-    "number_predictive",
-    "posterior_predictive",
-    "predictive_distributions",
-    "predictive_draws",
-    "predictive_streams",
-    "predictor",
-    "site_draws",
-]
-
 CHUNK = 8192
 """Examples that pass through the network at once; memory is a setting, not a function of the data."""
 

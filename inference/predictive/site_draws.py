@@ -24,8 +24,6 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["SMALL", "SiteGroups", "information_gain", "unconstrained_moments"]
-
 SMALL = 200
 """Scalar weights up to which the draws themselves are kept."""
 RESERVED = ("chain", "draw", "client", "client_name", "site")

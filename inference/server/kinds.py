@@ -13,8 +13,6 @@ from pyro_pfedbayes.inference.algorithm import Upload
 from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
 from pyro_pfedbayes.inference.server.rules import closed_form
 
-__all__ = ["KINDS", "discover_kinds", "of_clients", "update_kinds"]
-
 Tensors = Mapping[str, Tensor]
 Centre = tuple[Tensor, Tensor]
 """Means and standard deviations ``[T]``."""

@@ -13,8 +13,6 @@ from pyro_pfedbayes.families import MeanFieldNormal
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.inference.engine.optimizer import RowAdam
 
-__all__ = ["Follower"]
-
 
 @dataclass(frozen=True)
 class Follower:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-__all__ = ["prefixed", "under"]
-
 
 def prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The same tensors under longer names."""

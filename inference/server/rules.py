@@ -12,15 +12,6 @@ from pyro_pfedbayes.gaussians.barycentre import MomentAccumulator
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.models.declared import Declaration
 
-__all__ = [
-    "MeanAccumulator",
-    "averaged",
-    "averaged_into",
-    "closed_form",
-    "momentum_step",
-    "project",
-]
-
 Tensors = Mapping[str, Tensor]
 
 

@@ -30,23 +30,6 @@ from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator, seed_for
 
-__all__ = [
-    "Screening",
-    "check_held_out",
-    "evidence",
-    "held_out_scores",
-    "information_gain",
-    "judged_examples",
-    "kept_by_held_out",
-    "kept_by_information_gain",
-    "outcome_log_probs",
-    "placed",
-    "screen",
-    "screened_clients",
-    "screened_rounds",
-    "unscreened",
-]
-
 Screening = Literal["none", "information-gain", "held-out"]
 
 SCREENING = "screening."

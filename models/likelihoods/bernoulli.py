@@ -10,8 +10,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.models.likelihoods.base import ClassLikelihood
 
-__all__ = ["Bernoulli"]
-
 
 @dataclass(frozen=True)
 class Bernoulli(ClassLikelihood):

@@ -14,8 +14,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.likelihoods.base import ClassLikelihood, check_positive
 
-__all__ = ["Categorical", "WeightedCategorical"]
-
 
 @dataclass(frozen=True)
 class Categorical(ClassLikelihood):

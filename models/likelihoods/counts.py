@@ -12,8 +12,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.likelihoods.base import NumberLikelihood, check_positive
 
-__all__ = ["NegativeBinomial", "Poisson"]
-
 
 @dataclass(frozen=True)
 class _Count(NumberLikelihood):

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.models.likelihoods.base import NumberLikelihood, check_positive
 
-__all__ = ["Normal", "NormalMeanScale", "StudentT"]
-
 
 @dataclass(frozen=True)
 class _Real(NumberLikelihood):

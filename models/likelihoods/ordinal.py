@@ -14,8 +14,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.likelihoods.base import ClassLikelihood, check_positive
 
-__all__ = ["Ordinal", "ordinal_logits"]
-
 
 def ordinal_logits(location: Tensor, cutpoints: Tensor) -> Tensor:
     """Log-probabilities of ordered classes under the cumulative logit model (McCullagh 1980).

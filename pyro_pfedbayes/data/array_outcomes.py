@@ -12,8 +12,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = ["TARGETS", "read_outcome"]
-
 Array = NDArray[Any]
 TARGETS = ("auto", "class", "number")
 _AS_NUMBERS = "; data.target=number reads them as numbers"

@@ -16,8 +16,6 @@ from torch import Tensor
 from pyro_pfedbayes.data.array_outcomes import read_outcome
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["read_npz", "table_inputs"]
-
 Array = NDArray[Any]
 
 _LAYOUTS = "'x, y' or 'x_train, y_train, x_test, y_test'"

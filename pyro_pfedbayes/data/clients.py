@@ -15,8 +15,6 @@ from pyro_pfedbayes.data.partitions.schemes import PARTS, Partition
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.randomness import generator
 
-__all__ = ["BatchPlan", "FederatedData"]
-
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:

@@ -21,20 +21,6 @@ from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.randomness import generator, seed_for
 
-__all__ = [
-    "CORRUPTIONS",
-    "IMAGE_CORRUPTIONS",
-    "STRENGTHS",
-    "add_noise",
-    "blur",
-    "corrupt_clients",
-    "corrupt_images",
-    "keep_few",
-    "rotate",
-    "rotated",
-    "shuffle_labels",
-]
-
 ImageCorruption = Literal["noise", "blur", "rotation"]
 Corruption = Literal["labels", "few", "noise", "blur", "rotation"]
 Limits = tuple[float, float]

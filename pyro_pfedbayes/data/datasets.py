@@ -33,8 +33,6 @@ from pyro_pfedbayes.data.arrays import read_npz
 from pyro_pfedbayes.data.embedded_tables import TABLES, load_table
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = ["DATASETS", "Dataset", "default_data_dir", "load_dataset"]
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.data.arrays import table_inputs
 
-__all__ = ["TABLES", "load_table"]
-
 TABLES: tuple[str, ...] = ("diabetes", "breast-cancer", "wine")
 """Their names here."""
 

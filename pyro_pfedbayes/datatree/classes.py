@@ -14,8 +14,6 @@ from pyro_pfedbayes.errors import UserError
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["ClassTable", "class_statistics"]
-
 Array = NDArray[Any]
 
 

@@ -15,17 +15,6 @@ from pyro_pfedbayes.errors import UserError
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = [
-    "MAX_CELLS",
-    "DrawTable",
-    "Owners",
-    "as_array",
-    "checked_attrs",
-    "draws_that_fit",
-    "integers",
-    "label_clients",
-]
-
 MAX_CELLS = 10_000_000
 """Most draws times observations of which each is kept: about 60 MB before compression, 35 MB on disk."""
 

@@ -17,8 +17,6 @@ from pyro_pfedbayes.errors import UserError
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["NumberDraw", "NumberTable", "to_datatree_numbers"]
-
 Array = NDArray[Any]
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.families.rows import GaussianRows
 
-__all__ = ["ClientFamily", "LocFamily", "LocScaleFamily", "ServerFamily"]
-
 
 class ServerFamily(Protocol):
     """Distributions w over a flat vector of T weights, and the projection of the clients' beliefs onto them.

@@ -16,8 +16,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.rows import GaussianRows
 from pyro_pfedbayes.randomness import generator
 
-__all__ = ["FullRankNormal", "LowRankNormal", "MeanFieldNormal", "inverse_softplus"]
-
 FULL_RANK_LIMIT = 3000
 FACTOR_SHARE = 0.01  # of the variance, at the start of a low-rank belief
 

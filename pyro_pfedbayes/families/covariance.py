@@ -14,8 +14,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ClientFamily, LocFamily
 from pyro_pfedbayes.families.rows import GaussianRows, shares
 
-__all__ = ["FullCovariance", "LowRank"]
-
 _FLOOR = 1e-6  # of a weight's variance: the least that a factor analysis leaves unexplained
 _ALIVE = 1e-3  # Fᵀ Ψ⁻¹ F of a column: the least from which EM soon leads anywhere
 

@@ -20,8 +20,6 @@ from torch.distributions import (
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.mixture import GaussianMixture
 
-__all__ = ["divergence"]
-
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 

@@ -17,8 +17,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import LocScaleFamily
 from pyro_pfedbayes.families.rows import GaussianRows, column_blocks, moments, shares
 
-__all__ = ["Laplace", "StudentT"]
-
 NODES = 20  # of the Gauss-Hermite rule
 _STEPS = 100
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from pyro_pfedbayes.families.base import LocScaleFamily
 from pyro_pfedbayes.families.rows import GaussianRows, moments
 
-__all__ = ["MeanField"]
-
 
 @dataclass(frozen=True)
 class MeanField(LocScaleFamily):

@@ -17,8 +17,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import LocFamily
 from pyro_pfedbayes.families.rows import GaussianRows, column_blocks, moments, shares
 
-__all__ = ["GaussianMixture", "Mixture"]
-
 STARTS = 3
 _SWEEPS = 100
 _LEAST_SHARE = 1e-6  # of a component: one of share 0 could never win a client back

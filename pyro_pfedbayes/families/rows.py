@@ -12,8 +12,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussians.barycentre import barycentre
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 
-__all__ = ["GaussianRows", "column_blocks", "moments", "shares"]
-
 _BLOCK = 1 << 18  # float64 numbers of one temporary tensor: 2 MiB, which a cache holds
 
 

@@ -19,8 +19,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 
-__all__ = ["MomentAccumulator", "barycentre"]
-
 # A stacked Gaussian is widened to float64 in blocks of clients of about this many numbers (64 MiB):
 # the working memory, too, must not grow with the number of clients.
 _BLOCK = 2**23

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 
-__all__ = ["FlatLayout"]
-
 
 @dataclass(frozen=True)
 class FlatLayout:

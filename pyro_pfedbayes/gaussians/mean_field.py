@@ -17,8 +17,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = ["MeanFieldGaussian", "kl_divergence"]
-
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 

@@ -24,14 +24,6 @@ from pyro_pfedbayes.measures.scores import (
 from pyro_pfedbayes.measures.selective import accuracy_at_coverage, aurc, excess_aurc
 from pyro_pfedbayes.measures.validation import labels, probabilities
 
-__all__ = [
-    "CLASS_MEASURES",
-    "ClientMeasures",
-    "Measure",
-    "class_scores",
-    "measure_clients",
-]
-
 Columns = Mapping[str, Tensor]
 Measure = Callable[[Columns], float | Tensor]
 """A measure takes columns, one row an example, and returns one number; NaN where it is not defined."""

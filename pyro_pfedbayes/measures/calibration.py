@@ -17,15 +17,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.measures.validation import labels, probabilities
 
-__all__ = [
-    "ReliabilityCurve",
-    "adaptive_calibration_error",
-    "apply_temperature",
-    "classwise_calibration_error",
-    "fit_temperature",
-    "reliability_curve",
-]
-
 _STEPS = 200  # of the root finder at most; it takes about 8, and bisection alone 60
 _FAR = 2.0**40  # labels so nearly tied with the largest that no 1/T up to here tells them apart
 

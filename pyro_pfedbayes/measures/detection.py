@@ -16,8 +16,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.measures.validation import vector
 
-__all__ = ["auroc", "fpr_at_tpr"]
-
 
 def auroc(scores_in: Tensor, scores_out: Tensor) -> float:
     """Probability that an example from outside scores higher than one from inside, ties counting half.

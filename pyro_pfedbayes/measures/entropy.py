@@ -10,14 +10,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.measures.validation import probabilities, same_length, vector
 
-__all__ = [
-    "EntropySplit",
-    "entropy",
-    "entropy_split",
-    "max_probability_uncertainty",
-    "split_from_means",
-]
-
 # Rounding may leave the mean entropy above the entropy of the mean by about this share of log C.
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}
 _ROUNDING_HALF = 5e-2

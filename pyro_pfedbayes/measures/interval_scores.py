@@ -18,17 +18,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.measures.validation import level_of, same_length, vector
 from pyro_pfedbayes.randomness import generator
 
-__all__ = [
-    "IntervalReport",
-    "central_interval",
-    "crps",
-    "crps_gaussian_mixture",
-    "inside_from_ranks",
-    "interval_report",
-    "pit_from_ranks",
-    "pit_values",
-]
-
 _BLOCK = 2**22  # numbers that are widened to float64 at a time
 
 

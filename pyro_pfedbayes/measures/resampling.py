@@ -15,14 +15,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.measures.validation import level_of, same_length, vector
 from pyro_pfedbayes.randomness import generator
 
-__all__ = [
-    "Interval",
-    "Intervals",
-    "accuracy_interval",
-    "bootstrap",
-    "bootstrap_by_client",
-]
-
 Over = Literal["examples", "clients", "both"]
 Statistic = Literal["mean", "client_mean"] | Callable[[Tensor], float | Tensor]
 

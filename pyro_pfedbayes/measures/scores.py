@@ -7,16 +7,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.measures.validation import labels, probabilities
 
-__all__ = [
-    "accuracy",
-    "brier_score",
-    "expected_calibration_error",
-    "interval_coverage",
-    "mean_absolute_error",
-    "negative_log_likelihood",
-    "root_mean_squared_error",
-]
-
 
 def accuracy(probs: Tensor, y: Tensor) -> Tensor:
     """Share of examples whose most probable class is right.

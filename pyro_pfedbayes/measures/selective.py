@@ -17,14 +17,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.measures.validation import same_length, vector
 
-__all__ = [
-    "RiskCoverage",
-    "accuracy_at_coverage",
-    "aurc",
-    "excess_aurc",
-    "risk_coverage",
-]
-
 
 @dataclass(frozen=True)
 class RiskCoverage:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["labels", "level_of", "probabilities", "same_length", "vector"]
-
 # How far a row's probabilities may be from 1: rounding of a softmax over many classes, by format.
 _SLACK = {torch.float64: 1e-3, torch.float32: 1e-3}
 _SLACK_HALF = 2e-2

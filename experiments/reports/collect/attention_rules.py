@@ -14,8 +14,6 @@ from pyro_pfedbayes.experiments.reports.schema import ClientRow
 from pyro_pfedbayes.experiments.runs.result_tables import counted
 from pyro_pfedbayes.measures.resampling import accuracy_interval
 
-__all__ = ["by_need", "coverage_interval", "with_reasons"]
-
 FEW_JUDGED = 10
 _FEW_TRAIN = 0.5  # of the median client's
 _MORE = 1.5  # times the median client's entropy or error

@@ -43,16 +43,6 @@ from pyro_pfedbayes.measures.entropy import max_probability_uncertainty
 from pyro_pfedbayes.measures.scores import expected_calibration_error, negative_log_likelihood
 from pyro_pfedbayes.measures.selective import excess_aurc, risk_coverage
 
-__all__ = [
-    "class_client_measures",
-    "class_model",
-    "mean_of",
-    "rows_of_columns",
-    "selective_report",
-    "temperature_report",
-    "whole",
-]
-
 BINS = 15
 SHARES = (0.8, 0.9, 0.95)
 POINTS = 100

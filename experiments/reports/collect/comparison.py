@@ -11,17 +11,6 @@ from typing import Any
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.reports.schema import ReportData
 
-__all__ = [
-    "COMPARED",
-    "Comparison",
-    "Difference",
-    "Group",
-    "Spread",
-    "compare",
-    "data_words",
-    "run_measures",
-]
-
 COMPARED = (
     *("pm_accuracy", "gm_accuracy", "pm_rmse", "gm_rmse"),
     *("pm_nll", "gm_nll", "pm_ece", "gm_ece", "pm_brier", "pm_crps", "pm_coverage90"),

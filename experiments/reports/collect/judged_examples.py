@@ -27,8 +27,6 @@ from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterio
 from pyro_pfedbayes.experiments.reports.schema import ClientRow, GainMap, ModelReport, NumberFit
 from pyro_pfedbayes.measures.resampling import accuracy_interval
 
-__all__ = ["Rows", "client_rows", "fit_of", "model_of", "rows_of"]
-
 Array = NDArray[Any]
 
 

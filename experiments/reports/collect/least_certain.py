@@ -14,8 +14,6 @@ from pyro_pfedbayes.experiments.reports.files.dataset_reload import Again, pictu
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
 from pyro_pfedbayes.experiments.reports.schema import Example
 
-__all__ = ["SHOWN_EXAMPLES", "least_certain"]
-
 SHOWN_EXAMPLES = 12
 Array = NDArray[Any]
 

@@ -31,16 +31,6 @@ from pyro_pfedbayes.measures.interval_scores import (
 )
 from pyro_pfedbayes.measures.resampling import bootstrap_by_client
 
-__all__ = [
-    "LEAST_DRAWS",
-    "LEVELS",
-    "number_client_measures",
-    "number_fit",
-    "number_model",
-    "number_scores",
-    "rmse_intervals",
-]
-
 LEAST_DRAWS = 19
 """Draws that a 90 % interval needs."""
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -27,8 +27,6 @@ from pyro_pfedbayes.measures.detection import fpr_at_tpr
 from pyro_pfedbayes.measures.entropy import max_probability_uncertainty
 from pyro_pfedbayes.measures.scores import expected_calibration_error
 
-__all__ = ["SCORES", "corrupted_report", "foreign_report", "unseen_report"]
-
 SCORES = ("epistemic", "total", "max_probability")
 Array = NDArray[Any]
 

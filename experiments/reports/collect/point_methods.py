@@ -9,8 +9,6 @@ from typing import Any
 
 from pyro_pfedbayes.experiments.reports.schema import ClientRow, Estimate, OodScore, ReportData
 
-__all__ = ["POINT", "POINT_GAIN", "undefine_client", "undefine_split"]
-
 POINT = (
     "The method keeps one set of weights (one draw is stored), and so its uncertainty has no epistemic part: nothing "
     "of it is split, and scores by that part are not defined"

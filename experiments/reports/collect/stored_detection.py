@@ -14,8 +14,6 @@ from pyro_pfedbayes.experiments.reports.collect.out_of_distribution import (
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
 from pyro_pfedbayes.experiments.reports.schema import NOT_STORED, Corrupted, Foreign, Unseen
 
-__all__ = ["detection"]
-
 _FOREIGN = {
     "none": "run.foreign was none",
     "auto": (

@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "MODELS",
-    "MOST_CLIENTS",
-    "plot_clients",
-    "plot_entropy_split",
-    "plot_examples",
-    "plot_gain_history",
-    "plot_history",
-    "plot_information_gain",
-    "plot_reliability",
-    "plot_risk_coverage",
-]
-
 MODELS = {"personal": "personal models", "global": "global model"}
 MOST_CLIENTS = 30
 WIDTH, HEIGHT = 4.8, 3.5

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["drawing"]
-
 
 def drawing(figure: Figure, form: Literal["svg", "pdf"] = "svg") -> bytes:
     """A figure as an SVG element or a PDF file.

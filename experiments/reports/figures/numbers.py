@@ -12,14 +12,6 @@ from pyro_pfedbayes.experiments.reports.schema import NumberFit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "plot_comparison",
-    "plot_interval_coverage",
-    "plot_pit",
-    "plot_predicted_observed",
-    "plot_tempering",
-]
-
 
 def plot_predicted_observed(fit: NumberFit) -> Figure:
     """Observed outcomes against predictive means.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["SCORE_NAMES", "plot_corruptions", "plot_detection"]
-
 SCORE_NAMES: Mapping[str, str] = {
     "epistemic": "epistemic entropy",
     "total": "total entropy",

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.reports.files.run_files import RunFiles
 
-__all__ = ["Again", "load_again", "picture"]
-
 Array = NDArray[Any]
 _SMALLEST = 4  # pixels a side that make a picture
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from pyro_pfedbayes.experiments.runs.result_tables import counted
 
-__all__ = ["broken_words", "tell_broken"]
-
 Array = NDArray[Any]
 _NAMED = 10
 

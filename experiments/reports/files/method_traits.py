@@ -7,8 +7,6 @@ from typing import Any
 
 from pyro_pfedbayes.errors import UserError
 
-__all__ = ["BOTH", "models_about"]
-
 BOTH = ("personal", "global")
 
 

@@ -11,8 +11,6 @@ from pyro_pfedbayes.experiments.reports.files.run_files import Posterior, RunFil
 from pyro_pfedbayes.experiments.reports.schema import ModelReport
 from pyro_pfedbayes.experiments.runs.result_tables import counted
 
-__all__ = ["doubts"]
-
 _POINTS = 0.05  # of accuracy that draws of the weights may make
 _ERRORS = 0.25  # of the RMSE
 _WHAT = {"personal": "personal models", "global": "global model"}

@@ -14,21 +14,6 @@ from pyro_pfedbayes.errors import UserError
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = [
-    "CLASS_COLUMNS",
-    "Columns",
-    "check_labels",
-    "corrupted",
-    "foreign",
-    "foreign_name",
-    "gain",
-    "group_of",
-    "optional",
-    "unseen",
-    "validation",
-    "variable",
-]
-
 Array = NDArray[Any]
 Found = TypeVar("Found")
 Columns = Mapping[str, Array]

@@ -31,8 +31,6 @@ from pyro_pfedbayes.experiments.reports.pages.html import (
 )
 from pyro_pfedbayes.experiments.reports.schema import ReportData
 
-__all__ = ["comparison_json", "comparison_page"]
-
 # Heading, factor, whether more is better; coverage has no better side.
 _SHOWN: Mapping[str, tuple[str, float, bool | None]] = {
     "pm_accuracy": ("PM accuracy %", 100, True),

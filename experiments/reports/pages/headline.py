@@ -14,8 +14,6 @@ from pyro_pfedbayes.experiments.reports.schema import (
     ReportData,
 )
 
-__all__ = ["for_whom", "how_good", "how_sure"]
-
 _FAIR = 0.02  # a gap between confidence and accuracy that is worth no words
 NAMED = 5
 _WHO = {"personal": ("the personal models", "are"), "global": ("the global model", "is")}

@@ -18,23 +18,6 @@ from pyro_pfedbayes.experiments.runs.folder import writing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "UNDEFINED",
-    "Section",
-    "amount",
-    "check_page_path",
-    "document",
-    "escaped",
-    "figure_block",
-    "number",
-    "paragraph",
-    "percent",
-    "prose",
-    "side_by_side",
-    "table",
-    "write_page",
-]
-
 UNDEFINED = "–"
 _SHORT = 22  # letters of a name that is not broken, but on a phone
 _STYLE = """

@@ -27,8 +27,6 @@ from pyro_pfedbayes.experiments.reports.pages.sections_uncertainty import (
 )
 from pyro_pfedbayes.experiments.reports.schema import ReportData
 
-__all__ = ["answer_block", "notes_block", "report_page", "run_title"]
-
 _DETECTION = "Classes never seen, other data, and damaged pictures"
 
 

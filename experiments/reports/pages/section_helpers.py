@@ -14,18 +14,6 @@ from pyro_pfedbayes.experiments.reports.schema import (
     ReportData,
 )
 
-__all__ = [
-    "DASH",
-    "NOT_ABOUT",
-    "Shown",
-    "about_personal",
-    "estimate",
-    "gone",
-    "models",
-    "sentence",
-    "titles",
-]
-
 NOT_ABOUT = "not what the method is about"
 Shown = Callable[[float | None], str]
 DASH = f"{UNDEFINED} means not defined."

@@ -39,8 +39,6 @@ from pyro_pfedbayes.experiments.reports.schema import (
     ReportData,
 )
 
-__all__ = ["MEASURES", "clients_section", "history_section", "measures_section", "settings_section"]
-
 MEASURES: Mapping[str, tuple[str, Shown, str]] = {
     "accuracy": ("accuracy %", percent, "higher is better"),
     "nll": ("NLL, nats", number, "negative log-likelihood; lower is better"),

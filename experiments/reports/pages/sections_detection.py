@@ -22,8 +22,6 @@ from pyro_pfedbayes.experiments.reports.pages.html import (
 from pyro_pfedbayes.experiments.reports.pages.section_helpers import about_personal, estimate, gone
 from pyro_pfedbayes.experiments.reports.schema import Corrupted, OodScore, ReportData
 
-__all__ = ["detection_section"]
-
 _SHORT = {"max_probability": "1 - max p"}
 
 

@@ -48,15 +48,6 @@ from pyro_pfedbayes.experiments.reports.schema import (
     ReportData,
 )
 
-__all__ = [
-    "calibration_section",
-    "entropy_section",
-    "examples_section",
-    "gain_section",
-    "numbers_section",
-    "selective_section",
-]
-
 
 def calibration_section(data: ReportData) -> str:
     """Reliability diagram, and temperature scaling beside the raw figures."""

@@ -21,8 +21,6 @@ from pyro_pfedbayes.experiments.reports.statistics.resampled_measures import (
 )
 from pyro_pfedbayes.experiments.reports.statistics.resampled_sums import Column, ordered_cells
 
-__all__ = ["calibration_part", "classwise_part", "detection_part", "means_part", "selective_part"]
-
 Array = NDArray[Any]
 
 

@@ -21,8 +21,6 @@ from pyro_pfedbayes.experiments.reports.statistics.resampled_sums import (
 )
 from pyro_pfedbayes.measures.resampling import bootstrap
 
-__all__ = ["Ends", "Part", "drawn_over", "interval_ends", "pooled_mean", "shifted"]
-
 Array = NDArray[Any]
 Over = Literal["examples", "clients", "both"]
 Ends = tuple[float, float]

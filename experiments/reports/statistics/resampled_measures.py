@@ -13,15 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "adaptive_error",
-    "area_above",
-    "binned_error",
-    "false_positive_rate",
-    "risk_area",
-    "risk_at",
-]
-
 Array = NDArray[Any]
 
 

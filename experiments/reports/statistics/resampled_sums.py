@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from pyro_pfedbayes.randomness import generator
 
-__all__ = ["CELLS", "Column", "ordered_cells", "plain_sums", "resampled_sums"]
-
 Array = NDArray[Any]
 Over = Literal["examples", "clients", "both"]
 CELLS = 2_000

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["changes"]
-
 # What changes no run.
 _WITHOUT_EFFECT = ("title", "paired_with", "keep_checkpoints", "models", "paper")
 _SHORT = 60

@@ -12,8 +12,6 @@ from pyro_pfedbayes.experiments.config.registry import ALGORITHMS, algorithm_cla
 from pyro_pfedbayes.experiments.tables.declaration.spec import Method, Spec
 from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep, check_sweep
 
-__all__ = ["check_spec"]
-
 # Of the names of figures; file systems allow 255 bytes.
 LONGEST_STEM = 120
 

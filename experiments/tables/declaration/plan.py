@@ -17,8 +17,6 @@ from pyro_pfedbayes.experiments.config.resolve import resolve
 from pyro_pfedbayes.experiments.config.sections import Config, Tree, parse_config
 from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Method, Spec
 
-__all__ = ["Cell", "Job", "Plan", "Point", "make_plan", "place_text", "point_text"]
-
 Point = Mapping[str, Any]
 """Values of the tuned settings."""
 

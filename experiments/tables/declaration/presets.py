@@ -6,8 +6,6 @@ from importlib import resources
 
 from pyro_pfedbayes.experiments.config.registry import known
 
-__all__ = ["table_line", "table_names", "table_text"]
-
 _FOLDER = "pyro_pfedbayes.experiments.presets.tables"
 
 

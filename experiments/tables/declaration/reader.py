@@ -15,8 +15,6 @@ from pyro_pfedbayes.experiments.tables.declaration.section import read_part
 from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Head, Method, Spec, Tuning
 from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep
 
-__all__ = ["parse_spec", "read_spec"]
-
 
 def read_spec(given: str) -> Spec:
     """Read a table by the name of a preset, or from a file that ends in ``.toml``."""

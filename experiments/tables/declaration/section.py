@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.config.validation_messages import told
 
-__all__ = ["Figure", "Part", "Settings", "read_part"]
-
 Settings = Mapping[str, Any]
 _Percent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Figure = _Percent | tuple[_Percent, _Percent]

@@ -12,14 +12,6 @@ from pyro_pfedbayes.experiments.config.sections import Participation, Seed
 from pyro_pfedbayes.experiments.tables.declaration.section import Figure, Part, Settings
 from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep, Swept, value_text
 
-__all__ = [
-    "DataEntry",
-    "Head",
-    "Method",
-    "Spec",
-    "Tuning",
-]
-
 Rounds = Annotated[int, Field(ge=1)]
 Seeds = Annotated[
     tuple[Seed, ...], Field(min_length=1, description="a list of integers, such as [1, 2, 3]")

@@ -13,8 +13,6 @@ from pydantic import Field
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.tables.declaration.section import Figure, Part
 
-__all__ = ["PaperRow", "Sweep", "Swept", "check_sweep", "scale_of", "value_text"]
-
 _SETTING = r"(model\.\w+|data\.\w+|run\.participation|\w+)"
 # Numbers that span more than this factor are drawn on a logarithmic axis.
 _WIDE = 8

@@ -20,8 +20,6 @@ from pyro_pfedbayes.experiments.tables.declaration.changes import changes
 from pyro_pfedbayes.experiments.tables.declaration.plan import Plan
 from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
-__all__ = ["TableFolder"]
-
 FORMAT = "pyro-pfedbayes table 1"
 
 

@@ -17,8 +17,6 @@ from typing import Protocol
 from pyro_pfedbayes.experiments.tables.declaration.plan import Job
 from pyro_pfedbayes.experiments.tables.execution.single_run import Outcome, outcome_of
 
-__all__ = ["Alone", "Pool", "Runner"]
-
 PATIENCE = 60.0
 """Seconds that a run has to save its state after Ctrl-C."""
 

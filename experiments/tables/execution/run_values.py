@@ -12,8 +12,6 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.runs.folder import RunFolder
 from pyro_pfedbayes.inference.federation.summary import chosen_rounds, first_of
 
-__all__ = ["MODELS", "SELECTORS", "Figures", "read_figures"]
-
 MODELS = ("personal", "global")
 SELECTORS = ("selected", "last", "best")
 

@@ -9,8 +9,6 @@ from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.execution.run_values import Figures, read_figures
 from pyro_pfedbayes.experiments.tables.execution.selection import Choice, choose
 
-__all__ = ["Schedule"]
-
 
 class Schedule:
     """What is done and what is left of a plan; progress itself is in the folder.

@@ -11,8 +11,6 @@ from pyro_pfedbayes.experiments.tables.declaration.plan import Cell
 from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.execution.run_values import Figures, read_figures
 
-__all__ = ["Choice", "Trial", "better_first", "choose"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -22,8 +22,6 @@ from pyro_pfedbayes.inference.federation.checkpoint import INDEX
 if TYPE_CHECKING:
     from pyro_pfedbayes.inference.federation.loop import RoundReport
 
-__all__ = ["Outcome", "Silent", "bring_to_end", "outcome_of"]
-
 # What can be mended, and would make every further run fail as well.
 _MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 

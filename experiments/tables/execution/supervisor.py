@@ -18,8 +18,6 @@ from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["TimeLeft", "conduct", "span"]
-
 
 class TimeLeft:
     """How long further runs will take, from those that are finished: seconds a round, by method and data."""

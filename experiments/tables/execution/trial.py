@@ -14,8 +14,6 @@ from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job, place_
 from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
 from pyro_pfedbayes.inference.engine.devices import resolve_device
 
-__all__ = ["try_out"]
-
 
 def try_out(
     schedule: Schedule, where: str = "", *, retry: bool = False, download: bool = True

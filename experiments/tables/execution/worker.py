@@ -16,8 +16,6 @@ import warnings
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Work until standard input ends."""

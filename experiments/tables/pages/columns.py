@@ -11,8 +11,6 @@ from pyro_pfedbayes.experiments.tables.pages.document import Mark, Sheet
 from pyro_pfedbayes.experiments.tables.pages.formatting import ABSENT, is_low, spread_text
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult
 
-__all__ = ["SHORT", "Column", "first_measure", "make_sheet", "spreads"]
-
 SHORT = {"personal": "PM", "global": "GM"}
 LONGEST = 70
 Column = tuple[str, list[Mark]]

@@ -10,8 +10,6 @@ from pyro_pfedbayes.experiments.tables.pages.document import Mark
 from pyro_pfedbayes.experiments.tables.pages.formatting import ABSENT
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult
 
-__all__ = ["costs"]
-
 OWN = " (its own)"
 
 

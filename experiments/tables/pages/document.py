@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curves
 
-__all__ = ["Block", "Document", "Heading", "Mark", "Picture", "Sheet", "Text"]
-
 
 @dataclass(frozen=True)
 class Mark:

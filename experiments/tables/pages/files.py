@@ -22,8 +22,6 @@ from pyro_pfedbayes.experiments.tables.pages.renderers import RENDERERS
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, RunResult
 from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
-__all__ = ["write_files"]
-
 Row = Mapping[str, Any]
 _RESULTS = (
     *("data", "split", "method", "algorithm", "seed", "settings", "selector", "model", "measure"),

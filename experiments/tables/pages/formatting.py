@@ -7,8 +7,6 @@ import math
 from pyro_pfedbayes.experiments.tables.declaration.section import Figure
 from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread
 
-__all__ = ["ABSENT", "difference_text", "heading_of", "is_low", "paper_text", "spread_text"]
-
 ABSENT = "–"
 _PERCENT = ("accuracy", "ece", "coverage90")
 _HEADINGS = {"nll": "NLL", "ece": "ECE %", "rmse": "RMSE", "mae": "MAE", "coverage90": "in 90 %"}

@@ -32,8 +32,6 @@ from pyro_pfedbayes.experiments.tables.pages.sweep_layout import sweep_blocks
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results
 from pyro_pfedbayes.experiments.tables.results.paired import Paired
 
-__all__ = ["lay_out"]
-
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
 FEW = 3
 

@@ -16,8 +16,6 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
     Text,
 )
 
-__all__ = ["RENDERERS", "to_html", "to_latex", "to_markdown"]
-
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 75rem; }

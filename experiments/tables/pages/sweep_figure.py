@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "Curves", "draw", "make_curves"]
-
 _LOOKS = (
     ("#0b4f8a", "-", "o"),
     ("#b3480a", "--", "s"),

@@ -22,8 +22,6 @@ from pyro_pfedbayes.experiments.tables.pages.formatting import ABSENT, paper_tex
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curve, Curves, make_curves
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, selector_of
 
-__all__ = ["sweep_blocks"]
-
 _PERCENT = 100.0
 Rows = Sequence[CellResult | None]
 """Those of one method, a value each."""

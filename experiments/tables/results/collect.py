@@ -12,8 +12,6 @@ from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
 from pyro_pfedbayes.experiments.tables.execution.selection import Choice
 from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread, paired, spread
 
-__all__ = ["CellResult", "Results", "RunResult", "collect", "selector_of"]
-
 
 @dataclass(frozen=True)
 class RunResult:

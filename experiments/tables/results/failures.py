@@ -9,8 +9,6 @@ from pyro_pfedbayes.experiments.runs.result_tables import counted
 from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results
 
-__all__ = ["Failures", "dropped_line", "failures", "lacking_line"]
-
 _SHOWN = 5
 
 

@@ -8,8 +8,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Paired", "Spread", "paired", "spread"]
-
 # Differences whose spread is below this share of the figures differ by rounding only.
 _SAME = 1e-12
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["class_tree", "two_means"]
-
 ROUNDS = 20
 
 

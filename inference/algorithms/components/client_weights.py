@@ -10,8 +10,6 @@ from torch import Tensor
 from pyro_pfedbayes.inference.algorithm import Tensors, Upload
 from pyro_pfedbayes.inference.beliefs.points import THETA
 
-__all__ = ["held_rows", "hold"]
-
 ROWS, HOLDERS = "held.theta", "held.client"
 
 

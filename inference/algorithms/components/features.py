@@ -13,15 +13,6 @@ from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.likelihoods.base import ClassLikelihood
 
-__all__ = [
-    "class_count",
-    "feature_size",
-    "features",
-    "features_at",
-    "last_layer",
-    "sequential",
-]
-
 
 def sequential(model: DeclaredModel, method: str) -> nn.Sequential:
     """The network of a model of classes, if it is layers one after the other.

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-__all__ = ["Layers", "Matched", "PFNMSettings", "match_networks", "match_neurons"]
-
 Array = NDArray[np.float64]
 Layers = Sequence[tuple[Array, Array]]
 """Weights ``[out, in]`` and biases ``[out]`` of fully connected layers, the lowest first."""

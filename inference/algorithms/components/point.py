@@ -33,8 +33,6 @@ from pyro_pfedbayes.inference.objective.estimators import EstimatorKind
 from pyro_pfedbayes.inference.server.rules import averaged
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["PERSONAL", "PointMethod"]
-
 PERSONAL = "personal"
 """Name, in a client's row, of the weights of a personal model that `Personalizing.personalize` made."""
 

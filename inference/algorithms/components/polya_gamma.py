@@ -17,8 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Conditional", "bound", "conditional", "mean_field", "mean_sigmoid", "rbf", "tilt"]
-
 NODES = 20
 """Nodes of the Gauss-Hermite rule for predictive probabilities."""
 LEAST = 1e-4

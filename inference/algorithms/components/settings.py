@@ -11,8 +11,6 @@ from pyro_pfedbayes.families import ELEMENTWISE, MeanFieldNormal
 from pyro_pfedbayes.inference.beliefs.sites import parameter_names
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["check_families", "check_settings"]
-
 
 def check_settings(
     settings: Any, *, positive: Iterable[str] = (), least: Mapping[str, int] | None = None

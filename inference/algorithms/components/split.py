@@ -18,8 +18,6 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
-__all__ = ["OWN", "SplitMethod", "head_sites", "mask_of", "steps_for_head"]
-
 OWN = "own"
 """Name of a client's private weights in its row."""
 

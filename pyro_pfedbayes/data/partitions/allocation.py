@@ -14,18 +14,6 @@ from numpy.typing import NDArray
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.randomness import seed_for
 
-__all__ = [
-    "check_count",
-    "check_fraction",
-    "cut",
-    "fill_empty",
-    "hold_out",
-    "label_sets",
-    "quantile_bins",
-    "shuffled",
-    "stream",
-]
-
 Index = NDArray[np.int64]
 
 

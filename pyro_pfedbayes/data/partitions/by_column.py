@@ -13,8 +13,6 @@ from pyro_pfedbayes.data.partitions.allocation import Index, describe_values
 from pyro_pfedbayes.data.partitions.partition import Partition, deal_pools
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = ["partition_column"]
-
 
 def partition_column(
     dataset: Dataset,

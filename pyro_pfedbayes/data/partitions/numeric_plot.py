@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_numbers"]
-
 _POINTS = 60
 """Boxes of so many outcomes or fewer also show each one."""
 

@@ -21,8 +21,6 @@ from pyro_pfedbayes.data.partitions.allocation import (
 from pyro_pfedbayes.data.partitions.text_tables import number_table, partition_table, table_text
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = ["PARTS", "Partition", "deal_pools", "finish"]
-
 PARTS = ("train", "validation", "test")
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_partition"]
-
 MAX_INCHES = 14.0
 """A picture's cells shrink rather than take more room than this, either way."""
 SIDE, TOP, GAP = 1.1, 0.7, 0.08

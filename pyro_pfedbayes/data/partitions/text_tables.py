@@ -12,8 +12,6 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-__all__ = ["number_table", "partition_table", "table_text"]
-
 MAX_ROWS = 16
 """A table shows all clients up to this number, otherwise the first and last few."""
 EDGE_ROWS = 5
