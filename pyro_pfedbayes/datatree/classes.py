@@ -84,7 +84,7 @@ class ClassTable(DrawTable):
         if probs.ndim != 2 or len(probs) != n or known not in (None, probs.shape[1]):
             wanted = f"[{n}, {known or 'C'}]"
             raise UserError(f"draw {number} has shape {list(probs.shape)}; wanted {wanted}")
-        bad = ~(np.isfinite(probs) & (probs >= 0)).all(1)
+        bad: NDArray[np.bool_] = ~np.all(np.isfinite(probs) & (probs >= 0), axis=1)
         self._refuse(bad, number, rows, "probabilities that are negative or not finite")
         return probs
 
