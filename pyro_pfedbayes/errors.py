@@ -11,9 +11,6 @@ class UserError(ValueError):
 
     The command line prints the message alone, without a traceback, so it is folded onto one line.
 
-    Args:
-        message: What was wrong, where, and what would be right.
-
     Example:
         >>> raise UserError("zeta is -1: give a number >= 0")
         Traceback (most recent call last):
@@ -22,19 +19,11 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        """Fold the message onto one line."""
         super().__init__(" ".join(line.strip() for line in message.splitlines() if line.strip()))
 
 
 def nearest(name: str, options: Iterable[str]) -> str:
-    """Return a hint to append to a message about an unknown name.
-
-    Args:
-        name: What the user wrote.
-        options: The names that exist.
-
-    Returns:
-        ``"; did you mean 'x'?"`` for the closest option (capitals are ignored), ``""`` if none is.
+    """A hint to append to a message about a name that is none of ``options``; "" if none is like it.
 
     Example:
         >>> nearest("mnits", ["digits", "mnist", "cifar10"])
@@ -47,3 +36,9 @@ def nearest(name: str, options: Iterable[str]) -> str:
         by_folded.setdefault(option.casefold(), option)
     close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1)
     return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
+
+
+def unknown(what: str, name: str, options: Iterable[str]) -> UserError:
+    """The error for a name that is none of ``options``: ``what`` and the name, a hint, and the options."""
+    known = list(options)
+    return UserError(f"{what} '{name}'{nearest(name, known)} (known: {', '.join(known)})")

@@ -1,12 +1,9 @@
-"""Dealing examples to clients: the steps that the partitions of ``partition.py`` are made of.
+"""Dealing examples to clients: the steps that partitions are made of.
 
 All functions work on NumPy index arrays and draw only from streams named by a seed.
 """
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +16,13 @@ Index = NDArray[np.int64]
 
 def check_count(name: str, value: int, least: int) -> None:
     """Raise UserError unless ``value`` is an integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+    if not isinstance(value, (int, np.integer)) or value < least:
         raise UserError(f"{name} is {value!r}: wanted an integer of at least {least}")
 
 
 def check_fraction(name: str, value: float) -> None:
-    """Raise UserError unless ``value`` is a number in [0, 1)."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.number))
-        or not 0 <= value < 1
-    ):
+    """Raise UserError unless ``value`` is in [0, 1)."""
+    if not 0 <= value < 1:
         raise UserError(f"{name} is {value!r}: wanted a fraction of at least 0 and below 1")
 
 
@@ -53,20 +46,10 @@ def cut(index: Index, proportions: NDArray[np.float64]) -> list[Index]:
 def hold_out(
     index: Index, y: Index, fraction: float, rng: np.random.Generator
 ) -> tuple[Index, Index]:
-    """Split off ``fraction`` of ``index``, evenly over the classes, but leave at least one.
+    """Split off ``round(fraction * n)`` of n examples, but leave at least one; both parts ascending.
 
-    ``round(fraction * n)`` examples are held out. Each class gives its share rounded down; the rest
-    come one each from the classes with the largest remainders, those that would lose their last
-    example coming last.
-
-    Args:
-        index: Examples, ``[n]``.
-        y: Labels of the whole data set.
-        fraction: In [0, 1).
-        rng: Breaks ties and chooses the examples.
-
-    Returns:
-        The examples kept and those held out, both ascending.
+    Each class gives its share rounded down; the rest come one each from the classes with the largest
+    remainders, those that would lose their last example coming last. ``y`` are all labels of the data set.
 
     Example:
         >>> y = np.array([0, 0, 0, 0, 1, 1])
@@ -84,8 +67,7 @@ def hold_out(
     emptied = quota + 1 >= counts
     # lexsort's last key comes first: who would be emptied, then the remainders, then chance.
     order = np.lexsort((rng.random(len(counts)), quota - share, emptied))
-    missing = wanted - int(quota.sum())
-    quota[order[: max(missing, 0)]] += 1
+    quota[order[: max(wanted - int(quota.sum()), 0)]] += 1
     # Where each example stands within its class, in the shuffled order.
     by_kind = np.argsort(kind, kind="stable")
     rank = np.empty(len(index), dtype=np.int64)
@@ -97,15 +79,7 @@ def hold_out(
 def quantile_bins(y: NDArray[np.floating], bins: int) -> Index:
     """Number each value's quantile bin, 0 to ``bins - 1``; -1 for NaN.
 
-    Edges are quantiles of the known values. Where many values are equal, bins differ in size, and some
-    may be empty.
-
-    Args:
-        y: Numbers ``[n]``, NaN where missing.
-        bins: Number of bins.
-
-    Returns:
-        int64 ``[n]``.
+    Where many values are equal, bins differ in size, and some may be empty.
 
     Example:
         >>> quantile_bins(np.array([10.0, np.nan, 40.0, 20.0, 30.0]), 2)
@@ -149,8 +123,7 @@ def label_sets(
 ) -> NDArray[np.bool_]:
     """Which classes each client holds, bool ``[clients, num_classes]``, ``labels`` of them each.
 
-    See :func:`pyro_pfedbayes.data.partitions.schemes.partition_labels` for the schemes ``blocks``, ``rotating``
-    and ``random``.
+    See :func:`pyro_pfedbayes.data.partitions.schemes.partition_labels` for the schemes.
 
     Example:
         >>> label_sets("blocks", clients=3, labels=2, num_classes=4, seed=0).astype(int)
@@ -158,33 +131,22 @@ def label_sets(
                [0, 0, 1, 1],
                [1, 1, 0, 0]])
     """
-    held = np.zeros((clients, num_classes), dtype=np.bool_)
-    if scheme == "random":
-        _deal_evenly(held, labels, stream(seed, "labels"))
-        return held
-    stride = labels if scheme == "blocks" else 1
-    first = stride * np.arange(clients)[:, None]
-    held[np.arange(clients)[:, None], (first + np.arange(labels)) % num_classes] = True
-    return held
-
-
-def _deal_evenly(held: NDArray[np.bool_], labels: int, rng: np.random.Generator) -> None:
-    """Fill ``held``: ``labels`` a row, columns equally full but for one, otherwise at random."""
-    clients, num_classes = held.shape
-    used = np.zeros(num_classes, dtype=np.int64)
-    for client in range(clients):
-        rarest = np.lexsort((rng.random(used.shape), used))[:labels]
-        held[client, rarest] = True
-        used[rarest] += 1
+    holds = np.zeros((clients, num_classes), dtype=np.bool_)
+    if scheme != "random":
+        first = (labels if scheme == "blocks" else 1) * np.arange(clients)[:, None]
+        holds[np.arange(clients)[:, None], (first + np.arange(labels)) % num_classes] = True
+        return holds
+    rng = stream(seed, "labels")
+    clients_of = np.zeros(num_classes, dtype=np.int64)
+    for row in holds:
+        rarest = np.lexsort((rng.random(num_classes), clients_of))[:labels]
+        row[rarest] = True
+        clients_of[rarest] += 1
     # So far each client complements the one before. Trading labels between random pairs of clients
     # keeps both sums and forgets the order (the "curveball" chain, Strona et al. 2014).
     for a, b in rng.integers(clients, size=(10 * clients, 2)):
-        differ = np.flatnonzero(held[a] != held[b])
-        to_a = rng.permutation(differ)[: int(held[a, differ].sum())]
-        held[a, differ], held[b, differ] = False, True
-        held[a, to_a], held[b, to_a] = True, False
-
-
-def describe_values(values: Sequence[float]) -> tuple[str, ...]:
-    """Numbers as short names: integers without a point, others to six digits."""
-    return tuple(str(int(v)) if math.isfinite(v) and v == int(v) else f"{v:.6g}" for v in values)
+        differ = np.flatnonzero(holds[a] != holds[b])
+        to_a = rng.permutation(differ)[: int(holds[a, differ].sum())]
+        holds[a, differ], holds[b, differ] = False, True
+        holds[a, to_a], holds[b, to_a] = True, False
+    return holds

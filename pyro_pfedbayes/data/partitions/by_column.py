@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_pfedbayes.data.datasets import Dataset
-from pyro_pfedbayes.data.partitions.allocation import Index, describe_values
+from pyro_pfedbayes.data.partitions.allocation import Index
 from pyro_pfedbayes.data.partitions.partition import Partition, deal_pools
 from pyro_pfedbayes.errors import UserError, nearest
 
@@ -52,10 +53,11 @@ def partition_column(
         row = int(np.isfinite(values).argmin())
         raise UserError(f"{dataset.name}: {what} is {values[row]} in row {row}: wanted a client")
     kinds, owner = np.unique(values, return_inverse=True)
-    if len(kinds) > max(1, len(dataset) // 2):
+    most = max(1, len(dataset) // 2)
+    if len(kinds) > most:
         raise UserError(
             f"{dataset.name}: {what} has {len(kinds)} distinct values in {len(dataset)} examples; "
-            f"clients want a column with at most {max(1, len(dataset) // 2)}"
+            f"clients want a column with at most {most}"
         )
     names = _value_names(dataset, column, kinds)
 
@@ -68,9 +70,8 @@ def partition_column(
                 )
         return shares
 
-    partition = deal_pools(
-        dataset, f"column({column})", len(kinds), deal, test_fraction, validation, seed
-    )
+    scheme = f"column({column})"
+    partition = deal_pools(dataset, scheme, len(kinds), deal, test_fraction, validation, seed)
     return replace(partition, names=names)
 
 
@@ -78,31 +79,29 @@ def _column(dataset: Dataset, column: str | int) -> tuple[NDArray[Any], str]:
     """The values of a column, and what to call it in messages."""
     if column in dataset.columns:
         return dataset.columns[str(column)].cpu().numpy(), f"column '{column}'"
-    held = ", ".join(dataset.columns) or "none"
+    known = ", ".join(dataset.columns) or "none"
     text = str(column)
-    if not text.isdecimal():
-        if text in dataset.set_aside:
-            raise UserError(f"{dataset.name}: no column '{text}': {dataset.set_aside[text]}")
-        hint = nearest(text, dataset.columns)
-        raise UserError(
-            f"{dataset.name}: no column '{text}'{hint} "
-            f"(columns: {held}; or the index of one of a table x)"
-        )
-    if dataset.x.ndim != 2 or int(text) >= dataset.x.shape[1]:
+    if text.isdecimal():
+        if dataset.x.ndim == 2 and int(text) < dataset.x.shape[1]:
+            return dataset.x[:, int(text)].cpu().numpy(), f"column {text} of x"
         shape = list(dataset.x.shape)
-        raise UserError(
-            f"{dataset.name}: no column {text}: x has shape {shape} (other columns: {held})"
-        )
-    return dataset.x[:, int(text)].cpu().numpy(), f"column {text} of x"
+        why = f"no column {text}: x has shape {shape} (other columns: {known})"
+    elif text in dataset.set_aside:
+        why = f"no column '{text}': {dataset.set_aside[text]}"
+    else:
+        hint = nearest(text, dataset.columns)
+        why = f"no column '{text}'{hint} (columns: {known}; or the index of one of a table x)"
+    raise UserError(f"{dataset.name}: {why}")
 
 
 def _value_names(dataset: Dataset, column: str | int, kinds: NDArray[Any]) -> tuple[str, ...]:
+    """Texts as they are, integers without a point, other numbers to six digits."""
     texts = dataset.column_values.get(str(column))
     if texts is not None:
-        return tuple(texts[int(kind)] for kind in kinds)
+        return tuple(texts[kind] for kind in kinds)
     values = kinds.astype(np.float64)
     if column not in dataset.columns and dataset.scaling is not None:
         loc, scale = (part[int(column)].item() for part in dataset.scaling)
         # x is float32: seven digits of it are what the user wrote.
         values = np.array([float(f"{value * scale + loc:.6g}") for value in values])
-    return describe_values(values.tolist())
+    return tuple(str(int(v)) if v == math.floor(v) else f"{v:.6g}" for v in values.tolist())

@@ -18,8 +18,8 @@ from pyro_pfedbayes.data.partitions.allocation import (
     hold_out,
     stream,
 )
-from pyro_pfedbayes.data.partitions.text_tables import number_table, partition_table, table_text
-from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.data.partitions.text_tables import class_table, number_table, table_text
+from pyro_pfedbayes.errors import UserError, unknown
 
 PARTS = ("train", "validation", "test")
 
@@ -58,21 +58,15 @@ class Partition:
 
     def __post_init__(self) -> None:
         """Check the lengths and name clients that have no name."""
-        lengths = {len(self.train), len(self.validation), len(self.test)}
-        if (
-            len(lengths) != 1
-            or not self.train
-            or (self.names and len(self.names) != len(self.train))
-        ):
+        names = self.names or tuple(map(str, range(len(self.train))))
+        lengths = {len(self.train), len(self.validation), len(self.test), len(names)}
+        if len(lengths) != 1 or not self.train:
             raise UserError(
                 f"partition '{self.scheme}': {len(self.train)} training, {len(self.validation)} "
                 f"validation and {len(self.test)} test lists and {len(self.names)} names: "
                 "wanted one of each a client"
             )
-        if not self.names:
-            object.__setattr__(
-                self, "names", tuple(str(client) for client in range(len(self.train)))
-            )
+        object.__setattr__(self, "names", names)
 
     @property
     def num_clients(self) -> int:
@@ -81,14 +75,10 @@ class Partition:
 
     def part(self, part: str) -> tuple[Tensor, ...]:
         """The index lists of ``part``: ``"train"``, ``"validation"`` or ``"test"``."""
-        lists: dict[str, tuple[Tensor, ...]] = dict(
-            zip(PARTS, (self.train, self.validation, self.test), strict=True)
-        )
-        if part not in lists:
-            raise UserError(
-                f"unknown part '{part}'{nearest(part, PARTS)} (known: {', '.join(PARTS)})"
-            )
-        return lists[part]
+        if part not in PARTS:
+            raise unknown("unknown part", part, PARTS)
+        lists: tuple[Tensor, ...] = getattr(self, part)
+        return lists
 
     def sizes(self, part: str = "train") -> Tensor:
         """Examples a client, int64 ``[N]``."""
@@ -99,12 +89,13 @@ class Partition:
 
         Examples without a known label (-1) are counted nowhere.
         """
-        lists = self.part(part)
-        owner = torch.arange(len(lists)).repeat_interleave(self.sizes(part))
-        labels = y.cpu()[torch.cat(lists)]
-        owner, labels = owner[labels >= 0], labels[labels >= 0]
-        cells = torch.bincount(owner * num_classes + labels, minlength=len(lists) * num_classes)
-        return cells.view(len(lists), num_classes)
+        # Unknown labels are counted in a last column, which is left out.
+        return torch.stack(
+            [
+                torch.where(labels < 0, num_classes, labels).bincount(minlength=num_classes + 1)
+                for labels in self.dealt(y, part)
+            ]
+        )[:, :num_classes]
 
     def table(self, y: Tensor, classes: tuple[str, ...], width: int = 100) -> Table:
         """A small table: a row a client (the first and last, if many), then the sums.
@@ -118,7 +109,7 @@ class Partition:
         if y.is_floating_point():
             return number_table(self.scheme, self.names, self.dealt(y), sizes)
         counts = self.counts(y, len(classes))
-        return partition_table(self.scheme, self.names, classes, counts, sizes, width)
+        return class_table(self.scheme, self.names, classes, counts, sizes, width)
 
     def dealt(self, y: Tensor, part: str = "train") -> list[Tensor]:
         """The outcomes that each client holds in ``part``, ``[n_i]`` each, on the CPU."""
@@ -148,26 +139,20 @@ def deal_pools(
     check_fraction("test_fraction", test_fraction)
     if strata is None:
         strata = (dataset.known if dataset.outcome == "number" else dataset.y).cpu().long().numpy()
-    y = strata
-    own_test = (
-        np.zeros(len(y), dtype=np.bool_)
-        if dataset.test_mask is None
-        else dataset.test_mask.cpu().numpy()
-    )
+    own_test = np.zeros(len(dataset), dtype=np.bool_)
+    if dataset.test_mask is not None:
+        own_test = dataset.test_mask.cpu().numpy()
     shares = fill_empty(deal(np.flatnonzero(~own_test), "train"), stream(seed, "fill"))
     if own_test.any():
         test = deal(np.flatnonzero(own_test), "test")
     else:
-        split = [
-            hold_out(s, y, test_fraction, stream(seed, "test", u)) for u, s in enumerate(shares)
-        ]
-        shares, test = [kept for kept, _ in split], [held for _, held in split]
-    return finish(scheme, y, shares, test, validation, seed)
+        shares, test = _hold_out(shares, strata, test_fraction, seed, "test")
+    return finish(scheme, strata, shares, test, validation, seed)
 
 
 def finish(
     scheme: str,
-    y: Index,
+    strata: Index,
     shares: Sequence[Index],
     test: Sequence[Index],
     validation: float,
@@ -175,12 +160,17 @@ def finish(
 ) -> Partition:
     """Hold validation examples out of the training shares, and make the index lists tensors."""
     check_fraction("validation", validation)
+    train, held_out = _hold_out(shares, strata, validation, seed, "validation")
+    parts = (train, held_out, [np.sort(index) for index in test])
+    return Partition(scheme, *(tuple(map(torch.from_numpy, part)) for part in parts))
+
+
+def _hold_out(
+    shares: Sequence[Index], strata: Index, fraction: float, seed: int, part: str
+) -> tuple[list[Index], list[Index]]:
+    """Split off a fraction of each share, by a stream of its own."""
     split = [
-        hold_out(s, y, validation, stream(seed, "validation", u)) for u, s in enumerate(shares)
+        hold_out(share, strata, fraction, stream(seed, part, client))
+        for client, share in enumerate(shares)
     ]
-    return Partition(
-        scheme,
-        tuple(torch.from_numpy(kept) for kept, _ in split),
-        tuple(torch.from_numpy(held) for _, held in split),
-        tuple(torch.from_numpy(np.sort(index)) for index in test),
-    )
+    return [rest for rest, _ in split], [held_out for _, held_out in split]

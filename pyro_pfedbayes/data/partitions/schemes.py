@@ -24,7 +24,7 @@ from pyro_pfedbayes.data.partitions.allocation import (
 from pyro_pfedbayes.data.partitions.by_column import partition_column
 from pyro_pfedbayes.data.partitions.partition import PARTS, Partition, deal_pools, finish
 from pyro_pfedbayes.data.partitions.plot import plot_partition
-from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.errors import UserError, unknown
 
 __all__ = [
     "PAPER_SPLITS",
@@ -55,29 +55,18 @@ PAPER_SPLITS: Mapping[str, tuple[int, tuple[tuple[int, int], ...]]] = {
 
 
 def paper_split(dataset_name: str, split: str) -> tuple[int, int, int]:
-    """Look up the paper's sample-size regimes.
+    """The paper's sample-size regimes: clients, training and test examples a client and class.
 
-    Args:
-        dataset_name: ``mnist``, ``fmnist``, ``cifar10``, or ``digits`` (which the paper does not
-            use; its sizes keep the same three regimes).
-        split: ``small``, ``medium`` or ``large``: mostly test, between, mostly training examples.
-
-    Returns:
-        Clients, training and test examples of each class that a client holds.
+    ``small`` is mostly test, ``large`` mostly training examples.
 
     Example:
         >>> paper_split("mnist", "medium")
         (10, 200, 800)
     """
     if dataset_name not in PAPER_SPLITS:
-        hint = nearest(dataset_name, PAPER_SPLITS)
-        raise UserError(
-            f"no paper split for data set '{dataset_name}'{hint} (known: {', '.join(PAPER_SPLITS)})"
-        )
+        raise unknown("no paper split for data set", dataset_name, PAPER_SPLITS)
     if split not in SPLITS:
-        raise UserError(
-            f"unknown split '{split}'{nearest(split, SPLITS)} (known: {', '.join(SPLITS)})"
-        )
+        raise unknown("unknown split", split, SPLITS)
     clients, sizes = PAPER_SPLITS[dataset_name]
     return clients, *sizes[SPLITS.index(split)]
 
@@ -131,17 +120,32 @@ def partition_labels(
         >>> len(part.train[0]), len(part.validation[0]), len(part.test[0])
         (60, 15, 75)
     """
-    _check_labels(dataset, clients, labels_per_client, train_per_class, test_per_class, scheme)
+    if scheme not in LABEL_SCHEMES:
+        raise unknown("unknown label scheme", scheme, LABEL_SCHEMES)
+    if dataset.outcome == "number":
+        raise UserError(
+            f"{dataset.name}: outcomes are numbers, which scheme '{scheme}' cannot deal by label; "
+            "use dirichlet (over fifths of y), quantity or column"
+        )
     num_classes = dataset.num_classes
-    held = label_sets(scheme, clients, labels_per_client, num_classes, seed)
+    check_count("clients", clients, 1)
+    check_count("labels_per_client", labels_per_client, 1)
+    if labels_per_client > num_classes:
+        raise UserError(
+            f"labels_per_client is {labels_per_client}, "
+            f"but {dataset.name} has {num_classes} classes"
+        )
+    check_count("train_per_class", train_per_class, 1)
+    check_count("test_per_class", test_per_class, 0)
+    holds = label_sets(scheme, clients, labels_per_client, num_classes, seed)
+    _check_supply(dataset, holds.sum(0), train_per_class, test_per_class)
     y = dataset.y.cpu().numpy()
     each = train_per_class + test_per_class
-    _check_supply(dataset, held.sum(0), train_per_class, test_per_class)
     train: list[list[Index]] = [[] for _ in range(clients)]
     test: list[list[Index]] = [[] for _ in range(clients)]
     for label in range(num_classes):
         dealt = shuffled(np.flatnonzero(y == label), seed, "class", label)
-        for turn, client in enumerate(np.flatnonzero(held[:, label])):
+        for turn, client in enumerate(np.flatnonzero(holds[:, label])):
             share = dealt[turn * each : (turn + 1) * each]
             train[client].append(share[:train_per_class])
             test[client].append(share[train_per_class:])
@@ -246,39 +250,9 @@ def partition_quantity(
 
 def _dirichlet_rng(clients: int, alpha: float, seed: int) -> np.random.Generator:
     check_count("clients", clients, 1)
-    if (
-        isinstance(alpha, bool)
-        or not isinstance(alpha, (int, float))
-        or not 0 < alpha < float("inf")
-    ):
+    if not 0 < alpha < float("inf"):
         raise UserError(f"alpha is {alpha!r}: wanted a number above 0")
     return stream(seed, "proportions")
-
-
-def _check_labels(
-    dataset: Dataset, clients: int, labels_per_client: int, train: int, test: int, scheme: str
-) -> None:
-    """Raise UserError about the first argument of a label split that is out of range."""
-    if scheme not in LABEL_SCHEMES:
-        hint = nearest(scheme, LABEL_SCHEMES)
-        raise UserError(
-            f"unknown label scheme '{scheme}'{hint} (known: {', '.join(LABEL_SCHEMES)})"
-        )
-    if dataset.outcome == "number":
-        raise UserError(
-            f"{dataset.name}: outcomes are numbers, which scheme '{scheme}' cannot deal by label; "
-            "use dirichlet (over fifths of y), quantity or column"
-        )
-    num_classes = dataset.num_classes
-    check_count("clients", clients, 1)
-    check_count("labels_per_client", labels_per_client, 1)
-    if labels_per_client > num_classes:
-        raise UserError(
-            f"labels_per_client is {labels_per_client}, "
-            f"but {dataset.name} has {num_classes} classes"
-        )
-    check_count("train_per_class", train, 1)
-    check_count("test_per_class", test, 0)
 
 
 def _check_supply(dataset: Dataset, holders: NDArray[np.int64], train: int, test: int) -> None:
@@ -289,9 +263,9 @@ def _check_supply(dataset: Dataset, holders: NDArray[np.int64], train: int, test
     if need[worst] <= have[worst]:
         return
     others = int((need > have).sum()) - 1
+    also = f" (too few in {others} further classes as well)" if others else ""
     raise UserError(
         f"{dataset.name}: class '{dataset.classes[worst]}' has {have[worst]} examples, "
         f"but the split needs {need[worst]}: "
-        f"{holders[worst]} clients x ({train} training + {test} test)"
-        + (f" (too few in {others} further classes as well)" if others else "")
+        f"{holders[worst]} clients x ({train} training + {test} test){also}"
     )
