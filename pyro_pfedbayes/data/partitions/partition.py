@@ -162,7 +162,8 @@ def finish(
     check_fraction("validation", validation)
     train, held_out = _hold_out(shares, strata, validation, seed, "validation")
     parts = (train, held_out, [np.sort(index) for index in test])
-    return Partition(scheme, *(tuple(map(torch.from_numpy, part)) for part in parts))
+    lists = [tuple(torch.from_numpy(index) for index in part) for part in parts]
+    return Partition(scheme, lists[0], lists[1], lists[2])
 
 
 def _hold_out(

@@ -86,7 +86,7 @@ def _plot_classes(partition: Partition, dataset: Dataset, part: str) -> Figure:
     main.set(xlabel="class", ylabel="client")
     size = 7 if clients <= MAX_INCHES / 0.2 else 5.5
     if row >= 0.11 and column >= 0.33:
-        line = {"colors": "0.85", "linewidth": 0.4}
+        line: Any = {"colors": "0.85", "linewidth": 0.4}
         main.hlines(np.arange(1, clients) - 0.5, -0.5, classes - 0.5, **line)
         main.vlines(np.arange(1, classes) - 0.5, -0.5, clients - 0.5, **line)
         for client, label in np.argwhere(counts):
