@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
+
+from pyro_pfedbayes.measures.registry import MEASURES
 
 
 def counted(number: int, what: str) -> str:
@@ -24,27 +26,15 @@ def plain_title(text: str) -> Text:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the measures of one kind of outcome are shown.
-
-    Attributes:
-        first: Name of the first measure.
-        heading: What the result's table is about.
-        unit: What follows ``selected`` and ``last`` in its head.
-        best: What the best figure on the test set is called.
-        shown: How a first measure is written.
-        further: The other measures of the result's table, with their headings.
-        by_client: Those of the table of clients; ``{}`` stands for PM or GM.
-        explained: What ``best`` means, in words.
-    """
+    """How the measures of one kind of outcome are shown."""
 
     first: str
     heading: str
-    unit: str
-    best: str
-    shown: Callable[[float | None], str]
-    further: Mapping[str, tuple[str, Callable[[float | None], str]]]
-    by_client: Mapping[str, tuple[str, Callable[[float | None], str]]]
-    explained: str
+    unit: str  # after ``selected`` and ``last`` in the head of the result's table
+    best: str  # what the best figure on the test set is called
+    further: tuple[str, ...]  # the other measures of the result's table
+    by_client: tuple[str, ...]  # those of the table of clients
+    by_client_heading: str  # of the first measure there, ``{}`` for PM or GM
 
 
 def short_number(value: float | None) -> str:
@@ -75,18 +65,18 @@ def result_table(summary: Mapping[str, Any]) -> Table:
     for name in order:
         style = {"best": "dim"}.get(name, "bold" if name == order[0] else "")
         table.add_column(headings[name], justify="right", style=style)
-    for heading, _ in look.further.values():
-        table.add_column(heading, justify="right")
+    for measure in look.further:
+        table.add_column(MEASURES[measure].short, justify="right")
     for name, key in (("personal models (PM)", "personal"), ("global model (GM)", "global")):
         column = summary[key]
         table.add_row(
             name,
-            *(look.shown(column[first][which]) for which in order),
-            *(shown(column.get(measure)) for measure, (_, shown) in look.further.items()),
+            *(_shown(column[first][which], first) for which in order),
+            *(_shown(column.get(measure), measure) for measure in look.further),
         )
     at_mean = summary["global"].get(f"mean_weights_{first}")
     if at_mean is not None:
-        cells = [look.shown(at_mean) if which == "last" else "" for which in order]
+        cells = [_shown(at_mean, first) if which == "last" else "" for which in order]
         table.add_row("GM at mean weights", *cells, *[""] * len(look.further))
     return table
 
@@ -98,7 +88,7 @@ def result_lines(summary: Mapping[str, Any], folder: str) -> list[str]:
     lines = []
     if summary["personal"][look.first]["selected"] is not None:
         lines.append(
-            f"selected: at the round that was best on validation examples; {look.explained}"
+            f"selected: at the round that was best on validation examples; {look.best}: the best on the test set"
         )
     for client, count in summary["dropped"].items():
         rounds = counted(count, "round")
@@ -145,15 +135,16 @@ def client_table(rows: Sequence[Mapping[str, Any]], pooled: Mapping[str, Any], t
     table.add_column("client")
     table.add_column("examples", justify="right")
     for model in ("PM", "GM"):
-        for measure, (heading, _) in look.by_client.items():
-            style = "bold" if measure == look.first else ""
-            table.add_column(heading.format(model), justify="right", style=style)
+        for measure in look.by_client:
+            first = measure == look.first
+            heading = look.by_client_heading.format(model) if first else MEASURES[measure].short
+            table.add_column(heading, justify="right", style="bold" if first else "")
 
     def cells(row: Mapping[str, Any]) -> list[str]:
         return [
-            shown(row[key].get(measure))
+            _shown(row[key].get(measure), measure)
             for key in ("personal", "global")
-            for measure, (_, shown) in look.by_client.items()
+            for measure in look.by_client
         ]
 
     for row in rows:
@@ -173,12 +164,14 @@ def list_table(rows: Mapping[str, str]) -> Table:
     return table
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None or math.isinf(value) else f"{value:.3f}"
+def _shown(value: float | None, measure: str) -> str:
+    """A share in per cent, a number in the outcome's unit to four digits, others to three places."""
+    unit = MEASURES[measure].unit
+    if value is None or (unit != "%" and math.isinf(value)):
+        return "–"
+    if unit == "outcome":
+        return short_number(value)
+    return f"{100 * value:.1f}" if unit == "%" else f"{value:.3f}"
 
 
 def _layout(column: Mapping[str, Any]) -> _Layout:
@@ -187,35 +180,21 @@ def _layout(column: Mapping[str, Any]) -> _Layout:
 
 _LAYOUTS = {
     "accuracy": _Layout(
-        first="accuracy",
-        heading="test accuracy",
-        unit=" %",
-        best="peak",
-        shown=_percent,
-        further={"nll": ("NLL", _number), "ece": ("ECE %", _percent), "brier": ("Brier", _number)},
-        by_client={
-            "accuracy": ("{} %", _percent),
-            "nll": ("NLL", _number),
-            "ece": ("ECE %", _percent),
-        },
-        explained="peak: the best on the test set",
+        "accuracy",
+        "test accuracy",
+        " %",
+        "peak",
+        ("nll", "ece", "brier"),
+        ("accuracy", "nll", "ece"),
+        "{} %",
     ),
     "rmse": _Layout(
-        first="rmse",
-        heading="test RMSE",
-        unit="",
-        best="least",
-        shown=short_number,
-        further={
-            "mae": ("MAE", short_number),
-            "nll": ("NLL", _number),
-            "coverage90": ("in 90 %", _percent),
-        },
-        by_client={
-            "rmse": ("{} RMSE", short_number),
-            "nll": ("NLL", _number),
-            "coverage90": ("in 90 %", _percent),
-        },
-        explained="least: the best on the test set",
+        "rmse",
+        "test RMSE",
+        "",
+        "least",
+        ("mae", "nll", "coverage90"),
+        ("rmse", "nll", "coverage90"),
+        "{} RMSE",
     ),
 }

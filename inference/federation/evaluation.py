@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -30,9 +30,6 @@ from pyro_pfedbayes.measures.scores import (
     root_mean_squared_error,
 )
 from pyro_pfedbayes.models.declared import DeclaredModel
-
-HEADLINE: Mapping[str, str] = {"class": "accuracy", "number": "rmse"}
-"""The first measure of each kind of outcome: an accuracy is the better the higher, an RMSE the lower."""
 
 
 @dataclass(frozen=True)

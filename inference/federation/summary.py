@@ -6,13 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyro_pfedbayes.inference.federation.evaluation import HEADLINE
 from pyro_pfedbayes.inference.federation.state import FederationState
-
-_FURTHER: Mapping[str, tuple[str, ...]] = {
-    "class": ("nll", "ece", "brier"),
-    "number": ("mae", "nll", "coverage90", "crps"),
-}
+from pyro_pfedbayes.measures.registry import MEASURES, SUMMARIZED
 
 
 def summarize(state: FederationState, outcome: str = "class") -> dict[str, Any]:
@@ -42,12 +37,12 @@ def first_of(records: Sequence[Mapping[str, Any]], key: str, outcome: str = "cla
 
     ``outcome`` decides where no round was judged on any example.
     """
-    for first in HEADLINE.values():
+    for first, *_ in SUMMARIZED.values():
         if any(
             name in record[key] for record in records for name in (first, f"validation_{first}")
         ):
             return first
-    return HEADLINE[outcome]
+    return SUMMARIZED[outcome][0]
 
 
 def chosen_rounds(
@@ -72,7 +67,7 @@ def chosen_rounds(
         {'last': 0.7, 'best': 0.8, 'selected': 0.7}
     """
     first = first_of(records, key, outcome)
-    sign = -1 if first == HEADLINE["number"] else 1
+    sign = 1 if MEASURES[first].better == "higher" else -1
 
     def worth(row: Mapping[str, Any], name: str) -> float:
         """The larger, the better; what is no number is worse than all that are."""
@@ -94,11 +89,11 @@ def chosen_rounds(
 
 def _column(records: Sequence[Mapping[str, Any]], key: str, outcome: str) -> dict[str, Any]:
     first, chosen = first_of(records, key, outcome), chosen_rounds(records, key, outcome)
-    kind = next(kind for kind, name in HEADLINE.items() if name == first)
+    further = next(names for name, *names in SUMMARIZED.values() if name == first)
     last = chosen.get("last", {})
     column: dict[str, Any] = {
         first: {which: chosen.get(which, {}).get(first) for which in ("last", "best", "selected")},
-        **{name: last[name] for name in _FURTHER[kind] if name in last},
+        **{name: last[name] for name in further if name in last},
     }
     if f"mean_weights_{first}" in last:
         column[f"mean_weights_{first}"] = last[f"mean_weights_{first}"]

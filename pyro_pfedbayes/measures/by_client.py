@@ -15,6 +15,7 @@ from pyro_pfedbayes.measures.calibration import (
     classwise_calibration_error,
 )
 from pyro_pfedbayes.measures.entropy import entropy, max_probability_uncertainty
+from pyro_pfedbayes.measures.registry import MEASURES
 from pyro_pfedbayes.measures.scores import (
     accuracy,
     brier_score,
@@ -121,13 +122,7 @@ def class_scores(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
     """
     probs = probabilities(probs)
     y = labels(y, probs)
-    chosen = probs.gather(-1, y[:, None])[:, 0].clamp_min(torch.finfo(probs.dtype).tiny)
-    truth = torch.nn.functional.one_hot(y, probs.shape[1])
-    return {
-        "accuracy": (probs.argmax(-1) == y).double(),
-        "nll": -chosen.double().log(),
-        "brier": (probs.double() - truth).square().sum(-1),
-    }
+    return {name: m.score(probs, y) for name, m in MEASURES.items() if m.score is not None}
 
 
 def _right(c: Columns) -> Tensor:

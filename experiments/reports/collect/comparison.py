@@ -10,17 +10,39 @@ from typing import Any
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.reports.schema import ReportData
+from pyro_pfedbayes.measures.registry import MEASURES, Measure
 
-COMPARED = (
-    *("pm_accuracy", "gm_accuracy", "pm_rmse", "gm_rmse"),
-    *("pm_nll", "gm_nll", "pm_ece", "gm_ece", "pm_brier", "pm_crps", "pm_coverage90"),
-    *("pm_accuracy_at_90", "pm_aurc"),
-    *("unseen_auroc_epistemic", "unseen_auroc_total", "unseen_auroc_max_probability"),
-    *("foreign_auroc_epistemic", "foreign_auroc_total", "foreign_auroc_max_probability"),
-    *("corrupted_auroc_epistemic", "corrupted_auroc_total", "corrupted_auroc_max_probability"),
-    *("pm_ece_scaled", "pm_nll_scaled"),
-)
-"""Names of what is compared; those that no run has are left out."""
+_BOTH, _OWN = ("pm", "gm"), ("pm",)
+_AUROC = Measure("AUROC", "AUROC", "", "higher")
+COMPARED: Mapping[str, Measure] = {
+    **{
+        f"{model}_{name}": MEASURES[name].called(f"{model.upper()} {MEASURES[name].short}")
+        for models, names in (
+            (_BOTH, ("accuracy", "rmse", "nll", "ece")),
+            (_OWN, ("brier", "crps", "coverage90")),
+        )
+        for name in names
+        for model in models
+    },
+    "pm_accuracy_at_90": MEASURES["accuracy"].called("PM accuracy % at 90 % coverage"),
+    "pm_aurc": MEASURES["aurc"].called("PM AURC"),
+    **{
+        f"{kind}_auroc_{score}": _AUROC.called(f"AUROC {examples}, {by}")
+        for kind, examples in (
+            ("unseen", "unseen"),
+            ("foreign", "other data"),
+            ("corrupted", "damaged"),
+        )
+        for score, by in (
+            ("epistemic", "epistemic"),
+            ("total", "total"),
+            ("max_probability", "1 - max p"),
+        )
+    },
+    "pm_ece_scaled": MEASURES["ece"].called("PM ECE % after temperature"),
+    "pm_nll_scaled": MEASURES["nll"].called("PM NLL after temperature"),
+}
+"""What is compared; a measure that no run has is left out."""
 # What tells repetitions of one method apart, or has no part in its result.
 _NOT_THE_METHOD = (
     "run.seed",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyro_pfedbayes.experiments.reports.collect.comparison import (
+    COMPARED,
     Comparison,
     Difference,
     Group,
@@ -30,34 +31,8 @@ from pyro_pfedbayes.experiments.reports.pages.html import (
     table,
 )
 from pyro_pfedbayes.experiments.reports.schema import ReportData
+from pyro_pfedbayes.measures.registry import Measure
 
-# Heading, factor, whether more is better; coverage has no better side.
-_SHOWN: Mapping[str, tuple[str, float, bool | None]] = {
-    "pm_accuracy": ("PM accuracy %", 100, True),
-    "gm_accuracy": ("GM accuracy %", 100, True),
-    "pm_rmse": ("PM RMSE", 1, False),
-    "gm_rmse": ("GM RMSE", 1, False),
-    "pm_nll": ("PM NLL", 1, False),
-    "gm_nll": ("GM NLL", 1, False),
-    "pm_ece": ("PM ECE %", 100, False),
-    "gm_ece": ("GM ECE %", 100, False),
-    "pm_brier": ("PM Brier", 1, False),
-    "pm_crps": ("PM CRPS", 1, False),
-    "pm_coverage90": ("PM in 90 %", 100, None),
-    "pm_accuracy_at_90": ("PM accuracy % at 90 % coverage", 100, True),
-    "pm_aurc": ("PM AURC", 1, False),
-    "unseen_auroc_epistemic": ("AUROC unseen, epistemic", 1, True),
-    "unseen_auroc_total": ("AUROC unseen, total", 1, True),
-    "unseen_auroc_max_probability": ("AUROC unseen, 1 - max p", 1, True),
-    "foreign_auroc_epistemic": ("AUROC other data, epistemic", 1, True),
-    "foreign_auroc_total": ("AUROC other data, total", 1, True),
-    "foreign_auroc_max_probability": ("AUROC other data, 1 - max p", 1, True),
-    "corrupted_auroc_epistemic": ("AUROC damaged, epistemic", 1, True),
-    "corrupted_auroc_total": ("AUROC damaged, total", 1, True),
-    "corrupted_auroc_max_probability": ("AUROC damaged, 1 - max p", 1, True),
-    "pm_ece_scaled": ("PM ECE % after temperature", 100, False),
-    "pm_nll_scaled": ("PM NLL after temperature", 1, False),
-}
 _FEW = 4  # runs below which a standard deviation is a guess
 _FIGURES = ("pm_accuracy", "pm_rmse", "pm_nll", "pm_ece", "pm_coverage90", "unseen_auroc_epistemic")
 
@@ -139,10 +114,12 @@ def _ranked(groups: Sequence[Group], outcome: str) -> list[str]:
         ranked = [g for g in groups if name in g.spread and math.isfinite(g.spread[name].mean)]
         if len(ranked) < 2:
             continue
-        heading, factor, more = _shown(name, outcome)
-        ranked.sort(key=lambda group: group.spread[name].mean, reverse=bool(more))
-        told = "; ".join(f"{g.label}: {_cell(g.spread[name], factor)}" for g in ranked[:3])
-        lines.append(f"<li><strong>{escaped(heading)}</strong>, best first: {prose(told)}</li>")
+        measure = COMPARED[name]
+        ranked.sort(key=lambda group: group.spread[name].mean, reverse=measure.better == "higher")
+        told = "; ".join(f"{g.label}: {_cell(g.spread[name], measure)}" for g in ranked[:3])
+        lines.append(
+            f"<li><strong>{escaped(_heading(name, outcome))}</strong>, best first: {prose(told)}</li>"
+        )
     return lines
 
 
@@ -171,7 +148,7 @@ def _methods(found: Comparison) -> str:
     rows = [
         [
             _headed(name, found.outcome),
-            *(_cell(g.spread.get(name), _SHOWN[name][1]) for g in found.groups),
+            *(_cell(g.spread.get(name), COMPARED[name]) for g in found.groups),
         ]
         for name in names
     ]
@@ -183,10 +160,10 @@ def _methods(found: Comparison) -> str:
     text = table(caption, ["measure", *(group.label for group in found.groups)], rows)
     blocks = []
     for name in (name for name in _FIGURES if name in names):
-        heading, factor, _ = _shown(name, found.outcome)
+        heading, measure = _heading(name, found.outcome), COMPARED[name]
         values = {group.label: group.values.get(name, ()) for group in found.groups}
-        told = "; ".join(f"{g.label}: {_cell(g.spread.get(name), factor)}" for g in found.groups)
-        figure = plot_comparison(values, heading, scale=factor)
+        told = "; ".join(f"{g.label}: {_cell(g.spread.get(name), measure)}" for g in found.groups)
+        figure = plot_comparison(values, heading, scale=100 if measure.percent else 1)
         blocks.append(figure_block(figure, f"{heading} by method. {told}.", heading))
     return text + side_by_side(*blocks)
 
@@ -205,7 +182,7 @@ def _differences(found: Comparison) -> str:
         rows = [
             [
                 _headed(name, found.outcome),
-                *(_cell(d.spread.get(name), _SHOWN[name][1], signed=True) for d in differences),
+                *(_cell(d.spread.get(name), COMPARED[name], signed=True) for d in differences),
             ]
             for name in names
         ]
@@ -232,13 +209,13 @@ def _tempering(found: Comparison) -> str:
 
 def _runs(reports: Sequence[ReportData], outcome: str) -> str:
     measured = [run_measures(report) for report in reports]
-    names = [n for n in _SHOWN if any(math.isfinite(own.get(n, math.nan)) for own in measured)]
+    names = [n for n in COMPARED if any(math.isfinite(own.get(n, math.nan)) for own in measured)]
     rows = []
     for report, measures in zip(reports, measured, strict=True):
-        cells = [_value(measures.get(name), _SHOWN[name][1]) for name in names]
+        cells = [_value(measures.get(name), COMPARED[name]) for name in names]
         needy = sum(bool(row.reasons) for row in report.clients)
         rows.append([report.folder, *cells, str(needy) if report.clients else UNDEFINED])
-    heads = ["run", *(_shown(name, outcome)[0] for name in names), "clients in need"]
+    heads = ["run", *(_heading(name, outcome) for name in names), "clients in need"]
     text = table("pfedbayes report DIR shows a single run in full.", heads, rows)
     items = []
     for report in reports:
@@ -254,41 +231,32 @@ def _measured(groups: Sequence[Group]) -> list[str]:
     """Measures that some run has."""
     return [
         name
-        for name in _SHOWN
+        for name in COMPARED
         if any(name in group.spread and group.spread[name].runs for group in groups)
     ]
 
 
-def _shown(name: str, outcome: str) -> tuple[str, float, bool | None]:
-    """Heading, factor, and whether more is better."""
-    heading, factor, more = _SHOWN[name]
+def _heading(name: str, outcome: str) -> str:
     # Of numbers the area is of the squared error.
-    return (
-        heading + (" (squared units)" if name == "pm_aurc" and outcome == "number" else ""),
-        factor,
-        more,
-    )
+    squared = " (squared units)" if name == "pm_aurc" and outcome == "number" else ""
+    return COMPARED[name].short + squared
 
 
 def _headed(name: str, outcome: str) -> str:
-    heading, _, more = _shown(name, outcome)
-    arrows: Mapping[bool | None, str] = {True: " ↑", False: " ↓", None: ""}
-    return heading + arrows[more]
+    arrows: Mapping[str | None, str] = {"higher": " ↑", "lower": " ↓", None: ""}
+    return _heading(name, outcome) + arrows[COMPARED[name].better]
 
 
-def _cell(spread: Spread | None, factor: float, *, signed: bool = False) -> str:
+def _cell(spread: Spread | None, measure: Measure, *, signed: bool = False) -> str:
     if spread is None or not math.isfinite(spread.mean):
         return UNDEFINED
-    shown = _value(spread.mean, factor)
+    shown = _value(spread.mean, measure)
     if signed and spread.mean > 0:
         shown = f"+{shown}"
     if math.isnan(spread.sd):
         return shown
-    return f"{shown} ± {_value(spread.sd, factor)} (n {spread.runs})"
+    return f"{shown} ± {_value(spread.sd, measure)} (n {spread.runs})"
 
 
-def _value(value: float | None, factor: float) -> str:
-    if value is None or not math.isfinite(value):
-        return UNDEFINED
-    show: Callable[[float], str] = percent if factor == 100 else number
-    return f"{100 * value:.2f}" if show is percent else number(value)
+def _value(value: float | None, measure: Measure) -> str:
+    return percent(value, 2) if measure.percent else number(value)

@@ -38,24 +38,8 @@ from pyro_pfedbayes.experiments.reports.schema import (
     ClientRow,
     ReportData,
 )
+from pyro_pfedbayes.measures.registry import MEASURES
 
-MEASURES: Mapping[str, tuple[str, Shown, str]] = {
-    "accuracy": ("accuracy %", percent, "higher is better"),
-    "nll": ("NLL, nats", number, "negative log-likelihood; lower is better"),
-    "brier": ("Brier score, 0 to 2", number, "lower is better"),
-    "ece": ("ECE %", percent, "calibration error; lower is better"),
-    "adaptive_ece": ("adaptive ECE %", percent, "the same over bins of equal mass"),
-    "classwise_ece": ("classwise ECE %", percent, "the same, mean over classes"),
-    "confidence": ("mean confidence %", percent, "near the accuracy is better"),
-    "entropy": ("total entropy, nats", number, ""),
-    "aleatoric": ("aleatoric part, nats", number, "noise in the data"),
-    "epistemic": ("epistemic part, nats", number, "more data would remove it"),
-    "rmse": ("RMSE", number, "root mean squared error; lower is better"),
-    "mae": ("MAE", number, "mean absolute error; lower is better"),
-    "coverage90": ("in the 90 % interval, %", percent, "near 90 is better"),
-    "crps": ("CRPS", number, "units of the outcome; lower is better"),
-    "sd": ("mean predictive sd", number, ""),
-}
 _SHORT = {"personal": "PM", "global": "GM"}
 _FEW = 4  # clients from which a bootstrap over clients begins to tell
 _OVER = {
@@ -73,9 +57,10 @@ def measures_section(data: ReportData) -> str:
     names = [name for name in MEASURES if any(name in model.measures for model in found.values())]
     rows = []
     for name in names:
-        heading, shown, sense = MEASURES[name]
+        measure = MEASURES[name]
+        shown = percent if measure.percent else number
         cells = [estimate(model.measures.get(name), shown) for model in found.values()]
-        rows.append([heading, *cells, sense])
+        rows.append([measure.title, *cells, measure.gloss])
     heads = ["measure", *(titles(data)[name] for name in found), ""]
     judged = sum(row.judged for row in data.clients if not row.broken)
     over = _OVER.get(data.interval, "")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
 from pyro_pfedbayes.experiments.tables.execution.run_values import Figures
 from pyro_pfedbayes.experiments.tables.pages.document import Mark, Sheet
-from pyro_pfedbayes.experiments.tables.pages.formatting import ABSENT, is_low, spread_text
+from pyro_pfedbayes.experiments.tables.pages.formatting import ABSENT, spread_text
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult
+from pyro_pfedbayes.measures.registry import MEASURES
 
 SHORT = {"personal": "PM", "global": "GM"}
 LONGEST = 70
@@ -40,7 +41,7 @@ def spreads(
         means.append(found.mean)
         text = spread_text(found, first, len(result.runs))
         texts.append(_instead(result) if not result.figures else text)
-    best = _best(means, is_low(first))
+    best = _best(means, MEASURES[first].better)
     bold = {texts[i] for i, mean in enumerate(means) if mean == best}
     return heading, [Mark(text, text in bold) for text in texts]
 
@@ -53,13 +54,12 @@ def _instead(result: CellResult) -> str:
     return f"failed: {reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + '…'}"
 
 
-def _best(means: Sequence[float], low: bool | None) -> float:
+def _best(means: Sequence[float], better: str | None) -> float:
     finite = [mean for mean in means if math.isfinite(mean)]
     # One method alone is not the best of anything.
-    if low is None or len(finite) < 2:
+    if better is None or len(finite) < 2:
         return math.nan
-    choose: Callable[[Sequence[float]], float] = min if low else max
-    return choose(finite)
+    return max(finite) if better == "higher" else min(finite)
 
 
 def make_sheet(

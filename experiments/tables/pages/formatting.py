@@ -6,20 +6,9 @@ import math
 
 from pyro_pfedbayes.experiments.tables.declaration.section import Figure
 from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread
+from pyro_pfedbayes.measures.registry import MEASURES
 
 ABSENT = "–"
-_PERCENT = ("accuracy", "ece", "coverage90")
-_HEADINGS = {"nll": "NLL", "ece": "ECE %", "rmse": "RMSE", "mae": "MAE", "coverage90": "in 90 %"}
-
-
-def is_low(measure: str) -> bool | None:
-    """Whether a measure is the better the lower; None where neither end is good."""
-    return {"accuracy": False, "coverage90": None}.get(measure, True)
-
-
-def heading_of(measure: str) -> str:
-    """What a column of a measure is called; an accuracy needs no name."""
-    return _HEADINGS.get(measure, "")
 
 
 def spread_text(found: Spread, measure: str, of: int) -> str:
@@ -62,9 +51,8 @@ def paper_text(figure: Figure | None) -> str:
 
 
 def _shown(value: float, measure: str) -> str:
-    if measure in _PERCENT:
-        return f"{100 * value:.2f}"
-    return f"{value:.3f}" if measure in ("nll", "brier") else f"{value:.4g}"
+    unit = MEASURES[measure].unit
+    return {"%": f"{100 * value:.2f}", "outcome": f"{value:.4g}"}.get(unit, f"{value:.3f}")
 
 
 def _signed(value: float, measure: str) -> str:

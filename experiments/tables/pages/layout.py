@@ -25,12 +25,12 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
 )
 from pyro_pfedbayes.experiments.tables.pages.formatting import (
     difference_text,
-    heading_of,
     paper_text,
 )
 from pyro_pfedbayes.experiments.tables.pages.sweep_layout import sweep_blocks
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results
 from pyro_pfedbayes.experiments.tables.results.paired import Paired
+from pyro_pfedbayes.measures.registry import MEASURES
 
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
 FEW = 3
@@ -137,7 +137,7 @@ def _compared(
             columns.append((f"{short} − {against}", marks))
     further = ("nll", "ece") if first == "accuracy" else ("mae", "nll", "coverage90")
     columns += [
-        spreads(f"{SHORT[model]} {heading_of(measure)}", cells, model, selector, measure)
+        spreads(f"{SHORT[model]} {MEASURES[measure].short}", cells, model, selector, measure)
         for measure in further
         for model in SHORT
     ]

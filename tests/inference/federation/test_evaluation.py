@@ -8,7 +8,6 @@ import torch
 from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.federation.evaluation import (
-    HEADLINE,
     NumberPredictions,
     Predictions,
     measures,
@@ -17,6 +16,7 @@ from pyro_pfedbayes.inference.federation.evaluation import (
 )
 from pyro_pfedbayes.inference.federation.loop import Federation
 from pyro_pfedbayes.inference.predictive.draws import posterior_predictive
+from pyro_pfedbayes.measures.registry import SUMMARIZED
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.likelihoods import Normal
@@ -157,7 +157,10 @@ def test_measures_of_numbers_in_their_own_units() -> None:
     # A density in tenths of a unit is a tenth as high.
     assert scaled["nll"] == pytest.approx(2.0 + math.log(10))
     assert scaled["coverage90"] == found["coverage90"]
-    assert HEADLINE == {"class": "accuracy", "number": "rmse"}
+    assert {k: names[0] for k, names in SUMMARIZED.items()} == {
+        "class": "accuracy",
+        "number": "rmse",
+    }
 
 
 def test_measures_of_numbers_pool_known_outcomes_and_split_by_client() -> None:
