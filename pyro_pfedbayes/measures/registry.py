@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # what only names measures, such as a list of runs, need not wait for torch
     from torch import Tensor
 
-Outcome = Literal["class", "number"]
-
 
 @dataclass(frozen=True)
 class Measure:
@@ -97,7 +95,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "aurc": Measure("AURC", "AURC", "", "lower"),
     }
 )
-SUMMARIZED: Mapping[Outcome, tuple[str, ...]] = MappingProxyType(
+SUMMARIZED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "class": ("accuracy", "nll", "ece", "brier"),
         "number": ("rmse", "mae", "nll", "coverage90", "crps"),
