@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.errors import UserError, unknown
 
 Array = NDArray[Any]
 TARGETS = ("auto", "class", "number")
@@ -20,18 +20,11 @@ _AS_NUMBERS = "; data.target=number reads them as numbers"
 def read_outcome(
     arrays: Mapping[str, Array], suffixes: tuple[str, ...], where: str, target: str = "auto"
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Read the arrays ``y``, or ``y_train`` and ``y_test``.
+    """``y``, or ``y_train`` and ``y_test``: int64 ``[n]`` and names of C classes, or float32 ``[n]`` and none.
 
-    Args:
-        arrays: What the file holds.
-        suffixes: ``("",)``, or ``("_train", "_test")``.
-        where: How messages begin.
-        target: ``"class"``: integers 0 to C - 1, and -1 for an unknown one. ``"number"``: any finite
-            numbers, and NaN for a missing one. ``"auto"``: numbers if ``y`` holds floats of which
-            one is NaN or not whole, and no array ``classes`` names any; classes otherwise.
-
-    Returns:
-        ``y`` and the names of the classes: int64 ``[n]`` and C names; or float32 ``[n]`` and none.
+    As target ``"class"`` they are integers 0 to C - 1, and -1 where unknown; as ``"number"`` any finite numbers,
+    and NaN where missing. ``"auto"`` takes them as numbers if ``y`` holds floats of which one is NaN or not
+    whole, and no array ``classes`` names any.
 
     Example:
         >>> read_outcome({"y": np.array([0.5, np.nan])}, ("",), "mine.npz")
@@ -40,30 +33,17 @@ def read_outcome(
         (tensor([1, 0]), ('0', '1'))
     """
     if target not in TARGETS:
-        raise UserError(
-            f"target is '{target}'{nearest(target, TARGETS)} (known: {', '.join(TARGETS)})"
-        )
-    parts = [_one_each(arrays[f"y{suffix}"], f"{where}: y{suffix}") for suffix in suffixes]
-    if target == "number" or (
-        target == "auto" and "classes" not in arrays and any(map(_fractional, parts))
-    ):
-        numbers = [_numbers(y, f"{where}: y{s}") for y, s in zip(parts, suffixes, strict=True)]
-        return torch.from_numpy(np.concatenate(numbers)), ()
-    labels = [_integers(y, f"{where}: y{s}") for y, s in zip(parts, suffixes, strict=True)]
-    return _classes(np.concatenate(labels), arrays.get("classes"), where)
-
-
-def _one_each(y: Array, what: str) -> Array:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise UserError(f"{what} must be one label an example, shape (n,), not {y.shape}")
-    return y
-
-
-def _fractional(y: Array) -> bool:
-    """Whether ``y`` cannot be meant as classes: a float is NaN or not whole."""
-    return y.dtype.kind == "f" and bool((y != np.floor(y)).any())
+        raise unknown("target is", target, TARGETS)
+    parts = {f"{where}: y{suffix}": arrays[f"y{suffix}"] for suffix in suffixes}
+    for what, y in parts.items():
+        if y.ndim != 1 and (y.ndim != 2 or y.shape[1] != 1):
+            raise UserError(f"{what} must be one label an example, shape (n,), not {y.shape}")
+        parts[what] = y.reshape(-1)
+    fractional = any(y.dtype.kind == "f" and (y != np.floor(y)).any() for y in parts.values())
+    if target == "number" or (target == "auto" and fractional and "classes" not in arrays):
+        return torch.from_numpy(np.concatenate([_numbers(y, w) for w, y in parts.items()])), ()
+    labels = np.concatenate([_integers(y, what) for what, y in parts.items()])
+    return torch.from_numpy(labels), _class_names(labels, arrays.get("classes"), where)
 
 
 def _numbers(y: Array, what: str) -> NDArray[np.float32]:
@@ -96,36 +76,32 @@ def _integers(y: Array, what: str) -> NDArray[np.int64]:
     return y.astype(np.int64)
 
 
-def _classes(
-    y: NDArray[np.int64], named: Array | None, where: str
-) -> tuple[Tensor, tuple[str, ...]]:
+def _class_names(y: NDArray[np.int64], named: Array | None, where: str) -> tuple[str, ...]:
     low, high = int(y.min()), int(y.max())
-    if high == -1 and low == -1:
+    if high == low == -1:
         raise UserError(f"{where}: y holds no label: all are -1, which stands for an unknown one")
     if named is not None:
         if named.ndim != 1 or named.dtype.kind not in "US":
             raise UserError(
                 f"{where}: 'classes' must be a list of texts, one a class, not {named.dtype}"
             )
-        names = tuple(str(name) for name in named.astype(str))
-        if low < -1 or high >= len(names):
+        if low < -1 or high >= len(named):
             raise UserError(
                 f"{where}: labels out of range: y holds {low} to {high}, "
-                f"the {len(names)} names in 'classes' want 0 to {len(names) - 1}"
+                f"the {len(named)} names in 'classes' want 0 to {len(named) - 1}"
             )
-        return torch.from_numpy(y), names
+        return tuple(named.astype(str).tolist())
     present = np.unique(y)
     known = present[present >= 0]
     # Of -1 and 0 alone, both may be meant as classes.
     ambiguous = low == -1 and len(known) == 1
     if low < -1 or len(known) != high + 1 or ambiguous:
-        gap = next((label for label, at in enumerate(known.tolist()) if label != at), 0)
+        hint = " (-1 stands for an unknown label)" if low == -1 else ""
         if low >= 0:
+            gap = int(np.setdiff1d(np.arange(len(known)), known)[0])
             hint = f" (none is {gap}; an array 'classes' may name classes without examples)"
-        else:
-            hint = " (-1 stands for an unknown label)" if low == -1 else ""
         raise UserError(
             f"{where}: labels out of range: y holds {len(present)} labels from {low} to {high}, "
             f"wanted 0 to {len(present) - 1}{hint}{_AS_NUMBERS}"
         )
-    return torch.from_numpy(y), tuple(str(label) for label in range(high + 1))
+    return tuple(map(str, range(high + 1)))

@@ -1,8 +1,8 @@
-"""Spoiling data on purpose: images at five strengths, labels, and whole clients.
+"""Corrupting data on purpose: images at five strengths, labels, and whole clients.
 
-Images are spoilt to see what a model says of inputs unlike those it learned from; clients' training data to see whether
-a federation notices. Everything is a function of its seed. The kinds and the idea of five strengths are those of
-Hendrycks & Dietterich (2019); the strengths themselves are our own, chosen so that they mean about the same on
+Corrupted images show what a model says of inputs unlike those it learned from; corrupted training data of clients,
+whether a federation notices. Everything is a function of its seed. The kinds and the idea of five strengths are those
+of Hendrycks & Dietterich (2019); the strengths themselves are our own, chosen so that they mean about the same on
 8 x 8 and on 28 x 28 images.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,24 +20,22 @@ from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.randomness import generator, seed_for
 
-ImageCorruption = Literal["noise", "blur", "rotation"]
-Corruption = Literal["labels", "few", "noise", "blur", "rotation"]
 Limits = tuple[float, float]
 
-IMAGE_CORRUPTIONS: tuple[str, ...] = get_args(ImageCorruption)
-"""Kinds that spoil images."""
+IMAGE_CORRUPTIONS = ("noise", "blur", "rotation")
+"""Kinds that corrupt images."""
 
-CORRUPTIONS: tuple[str, ...] = get_args(Corruption)
-"""Kinds that spoil a client's training data."""
+CORRUPTIONS = ("labels", "few", *IMAGE_CORRUPTIONS)
+"""Kinds that corrupt a client's training data."""
 
-STRENGTHS: dict[str, tuple[float, float, float, float, float]] = {
+STRENGTHS: dict[str, tuple[float, ...]] = {
     "labels": (0.2, 0.4, 0.6, 0.8, 1.0),
     "few": (0.5, 0.2, 0.1, 0.05, 0.02),
     "noise": (0.1, 0.2, 0.3, 0.4, 0.5),
     "blur": (0.02, 0.04, 0.06, 0.08, 0.1),
     "rotation": (15.0, 30.0, 45.0, 60.0, 75.0),
 }
-"""What strengths 1 to 5 mean: the share of labels that are shuffled; the share of examples that is kept; the standard
+"""Strengths 1 to 5: the share of labels that are shuffled; the share of examples that stay; the standard
 deviation of the noise, from black (0) to white (1); that of the blur as a share of the image's width; degrees."""
 
 _IMAGE = (-1.0, 1.0)
@@ -49,7 +46,7 @@ _SPAN_OF_A_COLUMN = 4.0
 def corrupt_images(
     x: Tensor, kind: str, strength: int, *, seed: int = 0, limits: Limits = _IMAGE
 ) -> Tensor:
-    """Spoil images in one of the three ways.
+    """Corrupt images in one of the three ways.
 
     Args:
         x: Images ``[n, C, H, W]``, any float type, any device.
@@ -68,13 +65,9 @@ def corrupt_images(
         >>> [round(float(corrupt_images(x, "blur", s).max()) + 1, 2) for s in (1, 3, 5)]
         [2.0, 1.63, 1.0]
     """
-    if kind not in IMAGE_CORRUPTIONS:
-        raise UserError(
-            f"there is no corruption {kind!r} of images{nearest(kind, IMAGE_CORRUPTIONS)}; "
-            f"give one of {', '.join(IMAGE_CORRUPTIONS)}"
-        )
+    _check_kind(kind, IMAGE_CORRUPTIONS, " of images")
+    _check_images(x)
     if kind == "noise":
-        _check_images(x)
         return add_noise(x, strength, seed=seed, limits=limits)
     if kind == "blur":
         return blur(x, strength)
@@ -82,17 +75,10 @@ def corrupt_images(
 
 
 def add_noise(x: Tensor, strength: int, *, seed: int = 0, limits: Limits | None = _IMAGE) -> Tensor:
-    """Add Gaussian noise, independent from number to number, and clip what leaves the limits.
+    """Add independent Gaussian noise to inputs ``x [n, *features]``, and clip what leaves the limits.
 
-    Args:
-        x: Inputs ``[n, *features]``.
-        strength: 1 to 5: a standard deviation of 0.1 to 0.5 of the way from black to white.
-        seed: Of the noise.
-        limits: Black and white; None for a table ``[n, columns]``: nothing is clipped then, and the noise is 0.4
-            to 2 standard deviations of each column over ``x``.
-
-    Returns:
-        Like ``x``.
+    Without limits x is a table ``[n, columns]``: nothing is clipped then, and the noise is 0.4 to 2 standard
+    deviations of each column over x.
     """
     share = _amount("noise", strength)
     # Drawn on the CPU, so that all devices see the same images.
@@ -107,15 +93,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0, limits: Limits | None 
 
 
 def blur(x: Tensor, strength: int) -> Tensor:
-    """Average images with a Gaussian window; beyond the border the edge goes on.
-
-    Args:
-        x: Images ``[n, C, H, W]``.
-        strength: 1 to 5: a standard deviation of 2 to 10 % of the width W.
-
-    Returns:
-        Like ``x``.
-    """
+    """Average images ``[n, C, H, W]`` with a Gaussian window; beyond the border the edge goes on."""
     _check_images(x)
     channels, width = x.shape[1], x.shape[3]
     sd = _amount("blur", strength) * width
@@ -129,32 +107,16 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
 
 def rotate(x: Tensor, strength: int, *, seed: int = 0, limits: Limits = _IMAGE) -> Tensor:
-    """Turn each image by 15 to 75 degrees, to the left or to the right as a coin says.
-
-    Args:
-        x: Images ``[n, C, H, W]``.
-        strength: 1 to 5: 15, 30, 45, 60 or 75 degrees.
-        seed: Of the coins.
-        limits: Black and white; the corners become black.
-
-    Returns:
-        Like ``x``.
-    """
+    """Turn each image ``[n, C, H, W]`` by 15 to 75 degrees, to the left or to the right as a coin says."""
     degrees = _amount("rotation", strength)
     coins = torch.randint(2, (len(x),), generator=generator(seed, "rotation")) * 2.0 - 1.0
     return rotated(x, degrees * coins, limits=limits)
 
 
 def rotated(x: Tensor, degrees: Tensor, *, limits: Limits = _IMAGE) -> Tensor:
-    """Turn images counterclockwise about their centre, by bilinear interpolation; the corners become black.
+    """Turn images ``x [n, C, H, W]`` counterclockwise about their centre, each by its ``degrees [n]``.
 
-    Args:
-        x: Images ``[n, C, H, W]``.
-        degrees: One angle an image, ``[n]``.
-        limits: Black and white.
-
-    Returns:
-        Like ``x``.
+    Interpolation is bilinear; the corners become black.
 
     Example:
         >>> x = torch.tensor([[[[0.0, 1.0], [0.0, 0.0]]]])
@@ -175,15 +137,9 @@ def rotated(x: Tensor, degrees: Tensor, *, limits: Limits = _IMAGE) -> Tensor:
 
 
 def shuffle_labels(y: Tensor, strength: int, *, seed: int = 0) -> Tensor:
-    """Permute the outcomes of some examples among them, so that how often each occurs stays the same.
+    """Permute outcomes ``y [n]`` of some examples among them, so that how often each occurs stays the same.
 
-    Args:
-        y: Outcomes ``[n]``, classes or numbers.
-        strength: 1 to 5: 20 to 100 % of the examples take part. Some get back the label that they had.
-        seed: Of the choice and of the permutation.
-
-    Returns:
-        New outcomes ``[n]``.
+    At strength 1 to 5, 20 to 100 % of the examples take part. Some get back the label that they had.
 
     Example:
         >>> y = torch.arange(10)
@@ -199,13 +155,7 @@ def shuffle_labels(y: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
 
 def keep_few(index: Tensor, strength: int, *, seed: int = 0) -> Tensor:
-    """Keep a random part of a client's examples, at least one, in their order.
-
-    Args:
-        index: Which examples, ``[n]``.
-        strength: 1 to 5: 50, 20, 10, 5 or 2 % stay.
-        seed: Of the choice.
-    """
+    """Keep a random part of a client's examples ``index [n]``, at least one, in their order."""
     share = _amount("few", strength)
     if not len(index):
         return index
@@ -222,18 +172,18 @@ def corrupt_clients(
     seed: int = 0,
     limits: Limits = _IMAGE,
 ) -> FederatedData:
-    """Spoil what some clients learn from: their training examples, and the validation examples held out of them.
+    """Corrupt what some clients learn from: their training examples, and the validation examples held out of them.
 
-    Both come from the same source, so both are spoilt: a client whose labels are wrong has no right ones to check
-    itself with. Test examples stay as they are, as do other clients' examples.
+    Both come from the same source, so both are corrupted: a client whose labels are wrong has no right ones to
+    check itself with. Test examples stay as they are, as do other clients' examples.
 
     Args:
         data: The clients, on the CPU.
-        clients: Numbers of those to spoil.
+        clients: Numbers of those to corrupt; each has a stream of random numbers of its own.
         kind: ``"labels"``, ``"few"`` (validation examples all stay), ``"noise"``, ``"blur"`` or ``"rotation"``;
             a table has no blur and no rotation.
         strength: 1 (mild) to 5 (severe), see `STRENGTHS`.
-        seed: Of what is random; each client has a stream of its own.
+        seed: Of what is random.
         limits: As for `corrupt_images`.
 
     Returns:
@@ -244,15 +194,11 @@ def corrupt_clients(
         >>> from pyro_pfedbayes.data.partitions.schemes import partition_labels
         >>> digits = load_dataset("digits")
         >>> clean = FederatedData(digits, partition_labels(digits, 10, 5, 15, 15))
-        >>> spoilt = corrupt_clients(clean, [3], "labels", 5)
-        >>> [bool((spoilt.examples(i)[1] == clean.examples(i)[1]).all()) for i in (2, 3)]
+        >>> corrupted = corrupt_clients(clean, [3], "labels", 5)
+        >>> [bool((corrupted.examples(i)[1] == clean.examples(i)[1]).all()) for i in (2, 3)]
         [True, False]
     """
-    if kind not in CORRUPTIONS:
-        raise UserError(
-            f"there is no corruption {kind!r}{nearest(kind, CORRUPTIONS)}; "
-            f"give one of {', '.join(CORRUPTIONS)}"
-        )
+    _check_kind(kind, CORRUPTIONS)
     for client in clients:
         if client not in range(data.num_clients):
             raise UserError(
@@ -261,27 +207,29 @@ def corrupt_clients(
     dataset, partition = data.dataset, data.partition
     if kind in ("blur", "rotation") and dataset.x.ndim != 4:
         raise UserError(f"{dataset.name} is a table: it has no {kind}; give labels, few or noise")
-    if kind == "few":
-        train = tuple(
-            keep_few(index, strength, seed=seed_for(seed, "corruption", client))
-            if client in clients
-            else index
-            for client, index in enumerate(partition.train)
-        )
-        return FederatedData(dataset, dataclasses.replace(partition, train=train))
+    train = list(partition.train)
     x, y = dataset.x.clone(), dataset.y.clone()
     for client in sorted(set(clients)):
-        index, own = (
-            torch.cat([partition.train[client], partition.validation[client]]),
-            seed_for(seed, "corruption", client),
-        )
-        if kind == "labels":
+        own = seed_for(seed, "corruption", client)
+        index = torch.cat([partition.train[client], partition.validation[client]])
+        if kind == "few":
+            train[client] = keep_few(train[client], strength, seed=own)
+        elif kind == "labels":
             y[index] = shuffle_labels(y[index], strength, seed=own)
         elif x.ndim == 4:
             x[index] = corrupt_images(x[index], kind, strength, seed=own, limits=limits)
         else:
             x[index] = add_noise(x[index], strength, seed=own, limits=None)
+    partition = dataclasses.replace(partition, train=tuple(train))
     return FederatedData(dataclasses.replace(dataset, x=x, y=y), partition)
+
+
+def _check_kind(kind: str, kinds: tuple[str, ...], of: str = "") -> None:
+    if kind not in kinds:
+        hint = nearest(kind, kinds)
+        raise UserError(
+            f"there is no corruption {kind!r}{of}{hint}; give one of {', '.join(kinds)}"
+        )
 
 
 def _amount(kind: str, strength: int) -> float:
