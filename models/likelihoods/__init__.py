@@ -1,8 +1,11 @@
 """Likelihoods: how a network's outputs become the distribution of an observation."""
 
 from pyro_pfedbayes.models.likelihoods.base import Likelihood, Missing, Outcome, check_exposure
-from pyro_pfedbayes.models.likelihoods.bernoulli import Bernoulli
-from pyro_pfedbayes.models.likelihoods.categorical import Categorical, WeightedCategorical
+from pyro_pfedbayes.models.likelihoods.categorical import (
+    Bernoulli,
+    Categorical,
+    WeightedCategorical,
+)
 from pyro_pfedbayes.models.likelihoods.counts import NegativeBinomial, Poisson
 from pyro_pfedbayes.models.likelihoods.normal import Normal, NormalMeanScale, StudentT
 from pyro_pfedbayes.models.likelihoods.ordinal import Ordinal, ordinal_logits

@@ -1,4 +1,4 @@
-"""One of C classes, with or without weights of the classes."""
+"""One of two classes by one logit; one of C classes, with or without weights of the classes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,34 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.likelihoods.base import ClassLikelihood, check_positive
+
+__all__ = ["Bernoulli", "Categorical", "WeightedCategorical"]
+
+
+@dataclass(frozen=True)
+class Bernoulli(ClassLikelihood):
+    """Class 1 or class 0; the network's one output is the logit of class 1.
+
+    ``p(y = 1 | f) = 1 / (1 + exp(-f))``
+
+    Args:
+        missing: ``"refuse"`` or ``"mask"`` labels of -1.
+
+    Example:
+        >>> Bernoulli().predict(torch.tensor([[0.0], [2.0]]))
+        tensor([[0.5000, 0.5000],
+                [0.1192, 0.8808]])
+    """
+
+    num_classes: int = field(default=2, init=False, repr=False)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """``(0, f)``."""
+        return torch.cat([torch.zeros_like(outputs), outputs], -1)
 
 
 @dataclass(frozen=True)
@@ -41,15 +64,10 @@ class Categorical(ClassLikelihood):
         tensor([-0.3466, -3.4657])
     """
 
-    num_classes: int
     class_weights: Sequence[float] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_classes < 2:
-            raise UserError(
-                f"Categorical: num_classes is {self.num_classes}; at least 2 are needed"
-            )
         if self.class_weights is None:
             return
         if len(self.class_weights) != self.num_classes:
@@ -63,11 +81,6 @@ class Categorical(ClassLikelihood):
         object.__setattr__(self, "class_weights", tuple(float(v) for v in self.class_weights))
 
     @property
-    def classes(self) -> int:
-        """Number of classes C."""
-        return self.num_classes
-
-    @property
     def num_outputs(self) -> int:
         """One logit a class."""
         return self.num_classes
@@ -77,16 +90,12 @@ class Categorical(ClassLikelihood):
     ) -> dist.TorchDistribution:
         """Categorical with logits ``outputs [..., n, C]``, batch shape ``[..., n]``; weighted if so declared."""
         if self.class_weights is None:
-            return dist.Categorical(logits=outputs)
+            return super().distribution(outputs)
         weights = torch.tensor(self.class_weights, dtype=outputs.dtype, device=outputs.device)
         return WeightedCategorical(outputs, weights)
 
-    def predict(self, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
-        """Class probabilities, the softmax of ``outputs [..., n, C]``."""
-        return outputs.softmax(-1)
 
-
-class WeightedCategorical(dist.TorchDistribution):  # type: ignore[misc]
+class WeightedCategorical(dist.Categorical):  # type: ignore[misc]
     """A Categorical whose log-probability is multiplied by the weight of the observed class.
 
     ``log_prob(y) = v_y · log softmax(f)_y``. Its exponentials do not sum to one (a weighted pseudo-likelihood); draws
@@ -102,50 +111,20 @@ class WeightedCategorical(dist.TorchDistribution):  # type: ignore[misc]
         (torch.Size([5]), tensor(3.))
     """
 
-    arg_constraints = {"logits": constraints.real_vector, "weights": constraints.positive}  # noqa: RUF012
-    has_enumerate_support = True
-
     def __init__(self, logits: Tensor, weights: Tensor, validate_args: bool | None = None) -> None:
-        self.categorical = dist.Categorical(logits=logits, validate_args=validate_args)
+        super().__init__(logits=logits, validate_args=validate_args)
         self.weights = weights
-        super().__init__(self.categorical.batch_shape, validate_args=False)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """The integers 0 … C - 1."""
-        return self.categorical.support
-
-    @property
-    def logits(self) -> Tensor:
-        """Normalised logits ``[*batch, C]``."""
-        logits: Tensor = self.categorical.logits
-        return logits
-
-    @property
-    def probs(self) -> Tensor:
-        """Probabilities ``[*batch, C]``, unweighted."""
-        probs: Tensor = self.categorical.probs
-        return probs
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> WeightedCategorical:
         """The same distribution at each place of a larger batch."""
         if torch.Size(batch_shape) == self.batch_shape:
             return self
-        return WeightedCategorical(
-            self.logits.expand(*batch_shape, self.logits.shape[-1]), self.weights, False
-        )
-
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw classes by their probabilities, which the weights do not change."""
-        drawn: Tensor = self.categorical.sample(torch.Size(sample_shape))
-        return drawn
+        new: WeightedCategorical = self._get_checked_instance(WeightedCategorical, _instance)
+        new.weights = self.weights
+        super().expand(torch.Size(batch_shape), _instance=new)
+        return new
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Weighted log-probability of classes ``[*batch]``, in nats times a weight."""
-        log_prob: Tensor = self.categorical.log_prob(value)
+        log_prob: Tensor = super().log_prob(value)
         return log_prob * self.weights[value.long()]
-
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All classes, in a new leftmost dimension."""
-        classes: Tensor = self.categorical.enumerate_support(expand)
-        return classes

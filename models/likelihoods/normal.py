@@ -12,21 +12,7 @@ from pyro_pfedbayes.models.likelihoods.base import NumberLikelihood, check_posit
 
 
 @dataclass(frozen=True)
-class _Real(NumberLikelihood):
-    """A real outcome has no exposure, and its first output is its mean."""
-
-    @property
-    def exposure(self) -> str | None:
-        """None: only counts have an exposure."""
-        return None
-
-    def predict(self, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
-        """The mean ``[..., n]``: the first of the outputs ``[..., n, k]``."""
-        return outputs[..., 0]
-
-
-@dataclass(frozen=True)
-class Normal(_Real):
+class Normal(NumberLikelihood):
     """A number with Gaussian noise of known scale; the network's one output is its mean.
 
     ``y ~ Normal(f, scale²)``
@@ -55,7 +41,7 @@ class Normal(_Real):
 
 
 @dataclass(frozen=True)
-class NormalMeanScale(_Real):
+class NormalMeanScale(NumberLikelihood):
     """A number whose noise depends on the input (heteroscedastic): two outputs, f for the mean, g for the scale.
 
     ``y ~ Normal(f, σ²),  σ = floor + softplus(g)``
@@ -90,7 +76,7 @@ class NormalMeanScale(_Real):
 
 
 @dataclass(frozen=True)
-class StudentT(_Real):
+class StudentT(NumberLikelihood):
     """A number with heavy-tailed noise, so that outliers pull less; the network's one output is its location.
 
     ``y = f + scale · t,  t ~ Student-t with df degrees of freedom``

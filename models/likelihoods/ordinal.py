@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -63,14 +62,11 @@ class Ordinal(ClassLikelihood):
         tensor([[0.2689, 0.4621, 0.2689]])
     """
 
-    num_classes: int
     cutpoints: Sequence[float] | None = field(default=None, kw_only=True)
     spacing: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_classes < 2:
-            raise UserError(f"Ordinal: num_classes is {self.num_classes}; at least 2 are needed")
         check_positive("Ordinal", spacing=self.spacing)
         if self.cutpoints is None:
             return
@@ -85,11 +81,6 @@ class Ordinal(ClassLikelihood):
         object.__setattr__(self, "cutpoints", cuts)
 
     @property
-    def classes(self) -> int:
-        """Number of classes C."""
-        return self.num_classes
-
-    @property
     def cuts(self) -> tuple[float, ...]:
         """The C - 1 cutpoints."""
         if self.cutpoints is not None:
@@ -97,16 +88,11 @@ class Ordinal(ClassLikelihood):
         middle = (self.num_classes - 2) / 2
         return tuple(self.spacing * (c - middle) for c in range(self.num_classes - 1))
 
-    def distribution(
-        self, outputs: Tensor, exposure: Tensor | None = None
-    ) -> dist.TorchDistribution:
-        """Distribution over classes given ``outputs [..., n, 1]``, batch shape ``[..., n]``."""
-        return dist.Categorical(logits=self._log_probs(outputs))
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Log-probabilities ``[..., n, C]``."""
+        cuts = torch.tensor(self.cuts, dtype=outputs.dtype, device=outputs.device)
+        return ordinal_logits(outputs[..., 0], cuts)
 
     def predict(self, outputs: Tensor, exposure: Tensor | None = None) -> Tensor:
         """Class probabilities ``[..., n, C]``."""
-        return self._log_probs(outputs).exp()
-
-    def _log_probs(self, outputs: Tensor) -> Tensor:
-        cuts = torch.tensor(self.cuts, dtype=outputs.dtype, device=outputs.device)
-        return ordinal_logits(outputs[..., 0], cuts)
+        return self.logits(outputs).exp()

@@ -41,7 +41,7 @@ def class_count(model: DeclaredModel, method: str) -> int:
     sequential(model, method)
     assert isinstance(model, BayesianModel)
     assert isinstance(model.likelihood, ClassLikelihood)
-    return model.likelihood.classes
+    return model.likelihood.num_classes
 
 
 def last_layer(model: DeclaredModel, method: str) -> tuple[str, ...]:
