@@ -1,19 +1,25 @@
-"""Beliefs about classes: networks with a categorical likelihood, and logistic regression as a program."""
+"""Beliefs about classes: networks with a categorical likelihood, and logistic regression as a program.
+
+Builders of networks take ``rho`` (every weight's standard deviation is ``softplus(rho)`` in the beginning), ``weights``
+(a file with a ``state_dict`` to begin at, see `pretrained`; None for a random start, He et al. 2015), and ``roles``:
+which weights are ``"private"`` or a ``"point"``, by name pattern, such as ``{"fc*": "point"}`` for a body without
+uncertainty or ``{"head.*": "private"}`` for heads that stay with clients. The others are shared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import pyro
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.builtin.parts import check, normal, observe
 from pyro_pfedbayes.models.likelihoods import Categorical
-from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
+from pyro_pfedbayes.models.likelihoods.base import Missing
 from pyro_pfedbayes.models.networks import VGG_SMALL, mlp, vgg
 from pyro_pfedbayes.models.pretrained import pretrained
 from pyro_pfedbayes.models.program import ProgramModel
@@ -36,16 +42,8 @@ def mlp_classifier(
 ) -> BayesianModel:
     """A class depends on the features through a fully connected network whose every weight is uncertain.
 
-    ``θ ~ w,  y ~ Categorical(softmax(mlp(x; θ)))`` (Zhang et al. 2022, section 2).
-
-    Args:
-        data: Any shape of features; they are flattened.
-        hidden: Units of each hidden layer; none for a linear classifier.
-        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
-        weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
-        roles: Which weights are ``"private"`` or a ``"point"``, by name pattern: ``{"fc*": "point"}`` for a body
-            without uncertainty, ``{"head.*": "private"}`` for heads that stay with clients. None: all are shared.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    ``θ ~ w,  y ~ Categorical(softmax(mlp(x; θ)))`` (Zhang et al. 2022, section 2). ``hidden`` are the units of each
+    hidden layer.
 
     Example:
         >>> mlp_classifier(DataSpec((1, 28, 28), num_classes=10)).prior.num_weights
@@ -53,9 +51,7 @@ def mlp_classifier(
     """
     data.expect("class", "mlp")
     network = mlp([data.num_features, *hidden, data.num_classes], seed=data.seed)
-    network = network if weights is None else pretrained(network, weights)
-    likelihood = Categorical(data.num_classes, missing=missing)
-    return BayesianModel(network, likelihood, rho=rho, roles=roles)
+    return _classifier(data, network, rho, weights, roles, missing)
 
 
 def linear_classifier(
@@ -64,11 +60,6 @@ def linear_classifier(
     """The log-odds of classes are linear in the features.
 
     ``W, b ~ w,  y ~ Categorical(softmax(W x + b))``. All weights are shared.
-
-    Args:
-        data: Any shape of features; they are flattened.
-        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Example:
         >>> linear_classifier(DataSpec((4,), num_classes=3)).weight_shapes
@@ -89,16 +80,8 @@ def vgg_classifier(
 ) -> BayesianModel:
     """A class depends on a picture through small filters that look the same everywhere in it.
 
-    ``θ ~ w,  y ~ Categorical(softmax(vgg(x; θ)))`` (Zhang et al. 2022, section 5.1).
-
-    Args:
-        data: Square images ``(channels, size, size)``.
-        config: Convolutions by number of channels, and ``"M"`` for a max-pool; see `networks.vgg`.
-        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
-        weights: File with a ``state_dict`` to begin at; see `pretrained`. None for a random start (He et al. 2015).
-        roles: Which weights are ``"private"`` or a ``"point"``, by name pattern: ``{"fc*": "point"}`` for a body
-            without uncertainty, ``{"head.*": "private"}`` for heads that stay with clients. None: all are shared.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    ``θ ~ w,  y ~ Categorical(softmax(vgg(x; θ)))`` (Zhang et al. 2022, section 5.1). Inputs are square images
+    ``(channels, size, size)``; ``config`` holds convolutions by number of channels, and ``"M"`` for a max-pool.
 
     Example:
         >>> model = vgg_classifier(DataSpec((3, 32, 32), num_classes=10))
@@ -116,6 +99,17 @@ def vgg_classifier(
         image_size=shape[1],
         seed=data.seed,
     )
+    return _classifier(data, network, rho, weights, roles, missing)
+
+
+def _classifier(
+    data: DataSpec,
+    network: nn.Module,
+    rho: float,
+    weights: str | None,
+    roles: Mapping[str, RoleName] | None,
+    missing: Missing,
+) -> BayesianModel:
     network = network if weights is None else pretrained(network, weights)
     likelihood = Categorical(data.num_classes, missing=missing)
     return BayesianModel(network, likelihood, rho=rho, roles=roles)
@@ -129,31 +123,20 @@ def logistic_regression(
     ``log p(y = c | x) - log p(y = 0 | x) = a_c + b_c · x,  a_c, b_cj ~ Normal(0, prior_scale²),  c = 1 … C - 1``
 
     Sites ``intercept`` [C - 1] and ``slopes`` [C - 1, p] are shared. Class 0 has none: a constant added to all classes
-    would change nothing.
-
-    Args:
-        data: Any shape of features; they are flattened to p numbers.
-        prior_scale: Standard deviation of the first round's prior, in log-odds a unit of the feature.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    would change nothing. ``prior_scale`` is in log-odds a unit of the feature.
 
     Example:
         >>> logistic_regression(DataSpec((4,), num_classes=3)).declaration.shapes
         {'intercept': (2,), 'slopes': (2, 4)}
     """
-    data.expect("class", "logistic-regression")
-    check_positive("logistic-regression", prior_scale=prior_scale)
-    free, features = data.num_classes - 1, data.num_features
+    features = check(data, "class", "logistic-regression", prior_scale=prior_scale)
+    free = data.num_classes - 1
 
     def logistic(x: Tensor, y: Tensor | None = None) -> None:
-        intercept = pyro.sample(
-            "intercept", dist.Normal(0.0, prior_scale).expand([free]).to_event(1)
-        )
-        slopes = pyro.sample(
-            "slopes", dist.Normal(0.0, prior_scale).expand([free, features]).to_event(2)
-        )
+        intercept = normal("intercept", prior_scale, free)
+        slopes = normal("slopes", prior_scale, free, features)
         log_odds = intercept + x.flatten(1) @ slopes.T
         logits = torch.cat([torch.zeros_like(log_odds[:, :1]), log_odds], -1)
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Categorical(logits=logits), obs=y)
+        observe(dist.Categorical(logits=logits), y)
 
     return ProgramModel(logistic, data, missing=missing)

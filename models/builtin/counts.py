@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyro
 import pyro.distributions as dist
 from torch import Tensor
 
-from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
+from pyro_pfedbayes.models.builtin.parts import check, normal, observe
+from pyro_pfedbayes.models.likelihoods.base import Missing
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 
@@ -20,33 +23,18 @@ def poisson_regression(
 
     ``y ~ Poisson(exposure · exp(a + b · x)),  a, b_j ~ Normal(0, prior_scale²)``
 
-    Sites ``intercept`` and ``slopes`` [p] are shared.
-
-    Args:
-        data: Any shape of features (a table, if there is an exposure); they are flattened to p numbers.
-        exposure: Whether the data have a column ``exposure``, positive, to which counts are proportional; otherwise 1.
-        prior_scale: Standard deviation of the first round's prior, in log-rate.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    Sites ``intercept`` and ``slopes`` [p] are shared; ``prior_scale`` is in log-rate. With ``exposure`` the data have a
+    column of that name, positive, to which counts are proportional; otherwise it is 1.
 
     Example:
         >>> poisson_regression(DataSpec((4,)), exposure=True).covariates
         ('exposure',)
     """
-    data.expect("number", "poisson")
-    check_positive("poisson", prior_scale=prior_scale)
-    features = data.num_features
 
-    def poisson_with(x: Tensor, y: Tensor | None = None, *, exposure: Tensor) -> None:
-        intercept = pyro.sample("intercept", dist.Normal(0.0, prior_scale))
-        slopes = pyro.sample("slopes", dist.Normal(0.0, prior_scale).expand([features]).to_event(1))
-        with pyro.plate("data", len(x)):
-            rate = exposure * (intercept + x.flatten(1) @ slopes).exp()
-            pyro.sample("y", dist.Poisson(rate), obs=y)
+    def counts(line: Tensor, exposure: Tensor) -> dist.TorchDistribution:
+        return dist.Poisson(exposure * line.exp())
 
-    def poisson(x: Tensor, y: Tensor | None = None) -> None:
-        poisson_with(x, y, exposure=x.new_ones(len(x)))
-
-    return ProgramModel(poisson_with if exposure else poisson, data, missing=missing)
+    return _count_regression(data, "poisson", counts, exposure, prior_scale, missing)
 
 
 def negative_binomial_regression(
@@ -57,35 +45,40 @@ def negative_binomial_regression(
     ``y ~ NegativeBinomial`` with ``mean μ = exposure · exp(a + b · x)`` and ``variance μ + μ² / r``;
     ``a, b_j ~ Normal(0, prior_scale²),  log r ~ Normal(1, 1)``
 
-    Sites ``intercept``, ``slopes`` [p] and ``dispersion`` (r; the smaller, the more overdispersed) are shared.
-
-    Args:
-        data: Any shape of features (a table, if there is an exposure); they are flattened to p numbers.
-        exposure: Whether the data have a column ``exposure``, positive, to which counts are proportional; otherwise 1.
-        prior_scale: Standard deviation of the first round's prior of intercept and slopes, in log-rate.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    Sites ``intercept``, ``slopes`` [p] and ``dispersion`` (r; the smaller, the more overdispersed) are shared. Settings
+    are those of `poisson_regression`.
 
     Example:
         >>> negative_binomial_regression(DataSpec((4,))).declaration.shapes
         {'intercept': (), 'slopes': (4,), 'dispersion': ()}
     """
-    data.expect("number", "negative-binomial")
-    check_positive("negative-binomial", prior_scale=prior_scale)
-    features = data.num_features
 
-    def negative_binomial_with(x: Tensor, y: Tensor | None = None, *, exposure: Tensor) -> None:
-        intercept = pyro.sample("intercept", dist.Normal(0.0, prior_scale))
-        slopes = pyro.sample("slopes", dist.Normal(0.0, prior_scale).expand([features]).to_event(1))
+    def counts(line: Tensor, exposure: Tensor) -> dist.TorchDistribution:
         r = pyro.sample("dispersion", dist.LogNormal(1.0, 1.0))
-        with pyro.plate("data", len(x)):
-            log_mean = exposure.log() + intercept + x.flatten(1) @ slopes
-            # torch counts successes of odds exp(logits) before r failures: the mean is r·exp(logits).
-            counts = dist.NegativeBinomial(r, logits=log_mean - r.log())
-            pyro.sample("y", counts, obs=y)
+        # torch counts successes of odds exp(logits) before r failures: the mean is r·exp(logits).
+        return dist.NegativeBinomial(r, logits=exposure.log() + line - r.log())
 
-    def negative_binomial(x: Tensor, y: Tensor | None = None) -> None:
-        negative_binomial_with(x, y, exposure=x.new_ones(len(x)))
+    return _count_regression(data, "negative-binomial", counts, exposure, prior_scale, missing)
 
-    return ProgramModel(
-        negative_binomial_with if exposure else negative_binomial, data, missing=missing
-    )
+
+def _count_regression(
+    data: DataSpec,
+    name: str,
+    counts: Callable[[Tensor, Tensor], dist.TorchDistribution],
+    exposure: bool,
+    prior_scale: float,
+    missing: Missing,
+) -> ProgramModel:
+    """Counts of a distribution given a line in the features (their log-rate) and exposures."""
+    features = check(data, "number", name, prior_scale=prior_scale)
+
+    def with_exposure(x: Tensor, y: Tensor | None = None, *, exposure: Tensor) -> None:
+        intercept = normal("intercept", prior_scale)
+        line = intercept + x.flatten(1) @ normal("slopes", prior_scale, features)
+        observe(counts(line, exposure), y)
+
+    def without(x: Tensor, y: Tensor | None = None) -> None:
+        with_exposure(x, y, exposure=x.new_ones(len(x)))
+
+    with_exposure.__name__ = without.__name__ = name
+    return ProgramModel(with_exposure if exposure else without, data, missing=missing)

@@ -6,7 +6,8 @@ import pyro
 import pyro.distributions as dist
 from torch import Tensor
 
-from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
+from pyro_pfedbayes.models.builtin.parts import check, normal, observe
+from pyro_pfedbayes.models.likelihoods.base import Missing
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 
@@ -22,33 +23,26 @@ def client_noise(
     ``a, b_j ~ Normal(0, prior_scale²),  m ~ Normal(0, 1),  s ~ HalfNormal(1)``
 
     Site ``sigma`` is private: σ_i never leaves client i, and LogNormal(m, s) remains its prior in all rounds. Sites
-    ``intercept``, ``slopes`` [p], ``log_sigma_mean`` (m) and ``log_sigma_spread`` (s) are shared.
+    ``intercept``, ``slopes`` [p], ``log_sigma_mean`` (m) and ``log_sigma_spread`` (s) are shared; ``prior_scale`` is in
+    units of the outcome.
 
     One client's noise says little of m and s apart, and clients may differ in either; so read them together: σ of
     a client not yet seen is a draw of m and s from w, then of LogNormal(m, s).
-
-    Args:
-        data: Any shape of features; they are flattened to p numbers.
-        prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Example:
         >>> model = client_noise(DataSpec((4,)))
         >>> list(model.declaration.private.shapes), list(model.declaration.shared.shapes)
         (['sigma'], ['intercept', 'slopes', 'log_sigma_mean', 'log_sigma_spread'])
     """
-    data.expect("number", "noise-scale")
-    check_positive("noise-scale", prior_scale=prior_scale)
-    features = data.num_features
+    features = check(data, "number", "noise-scale", prior_scale=prior_scale)
 
     def noise_scale(x: Tensor, y: Tensor | None = None) -> None:
-        intercept = pyro.sample("intercept", dist.Normal(0.0, prior_scale))
-        slopes = pyro.sample("slopes", dist.Normal(0.0, prior_scale).expand([features]).to_event(1))
-        m = pyro.sample("log_sigma_mean", dist.Normal(0.0, 1.0))
+        intercept = normal("intercept", prior_scale)
+        slopes = normal("slopes", prior_scale, features)
+        m = normal("log_sigma_mean", 1.0)
         s = pyro.sample("log_sigma_spread", dist.HalfNormal(1.0))
         sigma = pyro.sample("sigma", dist.LogNormal(m, s))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
+        observe(dist.Normal(intercept + x.flatten(1) @ slopes, sigma), y)
 
     return ProgramModel(noise_scale, data, roles={"sigma": "private"}, missing=missing)
 
@@ -66,33 +60,26 @@ def random_intercept(
     ``μ, b_j ~ Normal(0, prior_scale²),  τ, σ ~ HalfNormal(noise_scale)``
 
     Site ``intercept`` is private: a_i never leaves client i, and Normal(μ, τ) remains its prior in all rounds. Sites
-    ``level`` (μ), ``level_spread`` (τ), ``slopes`` [p] and ``sigma`` are shared.
+    ``level`` (μ), ``level_spread`` (τ), ``slopes`` [p] and ``sigma`` are shared. Scales are in units of the outcome.
 
     One client's level says little of μ and τ apart, and clients may differ in either; so read them together: the level
     of a client not yet seen is a draw of μ and τ from w, then of Normal(μ, τ).
-
-    Args:
-        data: Any shape of features; they are flattened to p numbers.
-        prior_scale: Standard deviation of the first round's prior of μ and slopes, in units of the outcome.
-        noise_scale: Scale of that of τ and of σ, in units of the outcome.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
 
     Example:
         >>> list(random_intercept(DataSpec((4,))).declaration.private.shapes)
         ['intercept']
     """
-    data.expect("number", "random-intercept")
-    check_positive("random-intercept", prior_scale=prior_scale, noise_scale=noise_scale)
-    features = data.num_features
+    features = check(
+        data, "number", "random-intercept", prior_scale=prior_scale, noise_scale=noise_scale
+    )
 
     def own_intercept(x: Tensor, y: Tensor | None = None) -> None:
-        mu = pyro.sample("level", dist.Normal(0.0, prior_scale))
+        mu = normal("level", prior_scale)
         tau = pyro.sample("level_spread", dist.HalfNormal(noise_scale))
-        slopes = pyro.sample("slopes", dist.Normal(0.0, prior_scale).expand([features]).to_event(1))
+        slopes = normal("slopes", prior_scale, features)
         sigma = pyro.sample("sigma", dist.HalfNormal(noise_scale))
         intercept = pyro.sample("intercept", dist.Normal(mu, tau))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
+        observe(dist.Normal(intercept + x.flatten(1) @ slopes, sigma), y)
 
     return ProgramModel(own_intercept, data, roles={"intercept": "private"}, missing=missing)
 
@@ -115,32 +102,23 @@ def horseshoe_regression(
     what keeps shrinking: the priors of shared sites give way to the server's w after the first round. Sites ``global``
     (τ), ``local`` [p] (λ), ``intercept`` and ``sigma`` are shared. A slope is the product of three sites.
 
-    Args:
-        data: Any shape of features; they are flattened to p numbers.
-        global_scale: About (slopes expected to matter) / p, in units of the outcome; the smaller, the more shrinkage.
-        prior_scale: Standard deviation of the first round's prior of the intercept, in units of the outcome.
-        noise_scale: Scale of that of the noise, in units of the outcome.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    Scales are in units of the outcome. ``global_scale`` is about (slopes expected to matter) / p; the smaller, the more
+    shrinkage.
 
     Example:
         >>> model = horseshoe_regression(DataSpec((4,)))
         >>> list(model.declaration.private.shapes), list(model.declaration.shared.shapes)
         (['z'], ['global', 'local', 'intercept', 'sigma'])
     """
-    data.expect("number", "horseshoe")
-    check_positive(
-        "horseshoe", global_scale=global_scale, prior_scale=prior_scale, noise_scale=noise_scale
-    )
-    features = data.num_features
+    scales = {"global_scale": global_scale, "prior_scale": prior_scale, "noise_scale": noise_scale}
+    features = check(data, "number", "horseshoe", **scales)
 
     def horseshoe(x: Tensor, y: Tensor | None = None) -> None:
         shrink = pyro.sample("global", dist.HalfCauchy(global_scale))
         local = pyro.sample("local", dist.HalfCauchy(1.0).expand([features]).to_event(1))
-        z = pyro.sample("z", dist.Normal(0.0, 1.0).expand([features]).to_event(1))
-        slopes = shrink * local * z
-        intercept = pyro.sample("intercept", dist.Normal(0.0, prior_scale))
+        slopes = shrink * local * normal("z", 1.0, features)
+        intercept = normal("intercept", prior_scale)
         sigma = pyro.sample("sigma", dist.HalfNormal(noise_scale))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
+        observe(dist.Normal(intercept + x.flatten(1) @ slopes, sigma), y)
 
     return ProgramModel(horseshoe, data, roles={"z": "private"}, missing=missing)

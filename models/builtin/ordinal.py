@@ -7,8 +7,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from pyro_pfedbayes.models.builtin.parts import check, normal, observe
 from pyro_pfedbayes.models.likelihoods import ordinal_logits
-from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
+from pyro_pfedbayes.models.likelihoods.base import Missing
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.spec import DataSpec
 
@@ -24,30 +25,22 @@ def ordinal_regression(
     ``log gap_c ~ Normal(0, 1),  b_j ~ Normal(0, prior_scale²)`` (McCullagh 1980)
 
     Sites ``slopes`` [p], ``first_cut`` and ``gaps`` [C - 2] (for two classes there are none) are shared. Gaps are
-    positive, so cutpoints stay in order. There is no intercept: it could not be told from the cutpoints.
-
-    Args:
-        data: Any shape of features, flattened to p numbers; classes in their order.
-        prior_scale: Standard deviation of the first round's prior of slopes, in log-odds.
-        cut_scale: That of the first cutpoint, in log-odds.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    positive, so cutpoints stay in order. There is no intercept: it could not be told from the cutpoints. Scales are in
+    log-odds.
 
     Example:
         >>> ordinal_regression(DataSpec((4,), num_classes=5)).declaration.shapes
         {'slopes': (4,), 'first_cut': (), 'gaps': (3,)}
     """
-    data.expect("class", "ordinal")
-    check_positive("ordinal", prior_scale=prior_scale, cut_scale=cut_scale)
-    features, between = data.num_features, data.num_classes - 2
+    features = check(data, "class", "ordinal", prior_scale=prior_scale, cut_scale=cut_scale)
+    between = data.num_classes - 2
 
     def ordinal(x: Tensor, y: Tensor | None = None) -> None:
-        slopes = pyro.sample("slopes", dist.Normal(0.0, prior_scale).expand([features]).to_event(1))
-        cuts = pyro.sample("first_cut", dist.Normal(0.0, cut_scale))[None]
+        slopes = normal("slopes", prior_scale, features)
+        cuts = normal("first_cut", cut_scale)[None]
         if between:
             gaps = pyro.sample("gaps", dist.LogNormal(0.0, 1.0).expand([between]).to_event(1))
             cuts = torch.cat([cuts, cuts + gaps.cumsum(-1)])
-        with pyro.plate("data", len(x)):
-            logits = ordinal_logits(x.flatten(1) @ slopes, cuts)
-            pyro.sample("y", dist.Categorical(logits=logits), obs=y)
+        observe(dist.Categorical(logits=ordinal_logits(x.flatten(1) @ slopes, cuts)), y)
 
     return ProgramModel(ordinal, data, missing=missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyro
 import pyro.distributions as dist
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.models.bayesian import BayesianModel
+from pyro_pfedbayes.models.builtin.parts import check, normal, observe
 from pyro_pfedbayes.models.likelihoods import NormalMeanScale, StudentT
 from pyro_pfedbayes.models.likelihoods.base import Missing, check_positive
 from pyro_pfedbayes.models.networks import mlp
@@ -36,30 +37,17 @@ def linear_regression(
 
     ``y ~ Normal(a + b · x, σ²),  a, b_j ~ Normal(0, prior_scale²),  σ ~ HalfNormal(noise_scale)``
 
-    Sites ``intercept``, ``slopes`` [p] and ``sigma`` are shared.
-
-    Args:
-        data: Any shape of features; they are flattened to p numbers.
-        prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
-        noise_scale: Scale of that of the noise, in units of the outcome.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    Sites ``intercept``, ``slopes`` [p] and ``sigma`` are shared. Scales are in units of the outcome.
 
     Example:
         >>> linear_regression(DataSpec((4,))).declaration.shapes
         {'intercept': (), 'slopes': (4,), 'sigma': ()}
     """
-    data.expect("number", "linear-regression")
-    check_positive("linear-regression", prior_scale=prior_scale, noise_scale=noise_scale)
-    features = data.num_features
-
-    def linear(x: Tensor, y: Tensor | None = None) -> None:
-        intercept = pyro.sample("intercept", dist.Normal(0.0, prior_scale))
-        slopes = pyro.sample("slopes", dist.Normal(0.0, prior_scale).expand([features]).to_event(1))
-        sigma = pyro.sample("sigma", dist.HalfNormal(noise_scale))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(intercept + x.flatten(1) @ slopes, sigma), obs=y)
-
-    return ProgramModel(linear, data, missing=missing)
+    features = check(
+        data, "number", "linear-regression", prior_scale=prior_scale, noise_scale=noise_scale
+    )
+    program = _line(features, prior_scale, noise_scale, dist.Normal)
+    return ProgramModel(program, data, missing=missing)
 
 
 def student_t_regression(
@@ -74,33 +62,37 @@ def student_t_regression(
 
     ``y = a + b · x + σ t,  t ~ Student-t(df),  a, b_j ~ Normal(0, prior_scale²),  σ ~ HalfNormal(noise_scale)``
 
-    Sites ``intercept``, ``slopes`` [p] and ``sigma`` are shared.
-
-    Args:
-        data: Any shape of features; they are flattened to p numbers.
-        df: Degrees of freedom, above 1; the fewer, the more an outlier is forgiven.
-        prior_scale: Standard deviation of the first round's prior of intercept and slopes, in units of the outcome.
-        noise_scale: Scale of that of σ, in units of the outcome.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    Sites ``intercept``, ``slopes`` [p] and ``sigma`` are shared. Scales are in units of the outcome; ``df`` is above 1,
+    and the fewer degrees of freedom, the more an outlier is forgiven.
 
     Example:
         >>> student_t_regression(DataSpec((4,))).declaration.shapes
         {'intercept': (), 'slopes': (4,), 'sigma': ()}
     """
-    data.expect("number", "student-t")
     check_positive("student-t", 1.0, df=df)
-    check_positive("student-t", prior_scale=prior_scale, noise_scale=noise_scale)
-    features = data.num_features
+    features = check(data, "number", "student-t", prior_scale=prior_scale, noise_scale=noise_scale)
 
-    def student_t(x: Tensor, y: Tensor | None = None) -> None:
-        intercept = pyro.sample("intercept", dist.Normal(0.0, prior_scale))
-        slopes = pyro.sample("slopes", dist.Normal(0.0, prior_scale).expand([features]).to_event(1))
+    def noise(line: Tensor, sigma: Tensor) -> dist.TorchDistribution:
+        return dist.StudentT(line.new_full((), df), line, sigma)
+
+    return ProgramModel(_line(features, prior_scale, noise_scale, noise), data, missing=missing)
+
+
+def _line(
+    features: int,
+    prior_scale: float,
+    noise_scale: float,
+    noise: Callable[[Tensor, Tensor], dist.TorchDistribution],
+) -> Callable[..., None]:
+    """A program whose outcomes lie about a line, with a distribution of given location and scale."""
+
+    def linear(x: Tensor, y: Tensor | None = None) -> None:
+        intercept = normal("intercept", prior_scale)
+        slopes = normal("slopes", prior_scale, features)
         sigma = pyro.sample("sigma", dist.HalfNormal(noise_scale))
-        with pyro.plate("data", len(x)):
-            line = intercept + x.flatten(1) @ slopes
-            pyro.sample("y", dist.StudentT(line.new_full((), df), line, sigma), obs=y)
+        observe(noise(intercept + x.flatten(1) @ slopes, sigma), y)
 
-    return ProgramModel(student_t, data, missing=missing)
+    return linear
 
 
 def robust_mlp(
@@ -114,15 +106,8 @@ def robust_mlp(
 ) -> BayesianModel:
     """An outcome depends on the features through a network, up to heavy-tailed noise of known scale.
 
-    ``θ ~ w,  y = mlp(x; θ) + scale · t,  t ~ Student-t(df)``. All weights are shared.
-
-    Args:
-        data: Any shape of features; they are flattened.
-        hidden: Units of each hidden layer.
-        df: Degrees of freedom, above 1.
-        scale: In units of the outcome.
-        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    ``θ ~ w,  y = mlp(x; θ) + scale · t,  t ~ Student-t(df)``. All weights are shared; ``scale`` is in units of the
+    outcome, ``df`` above 1, and every weight's standard deviation is ``softplus(rho)`` in the beginning.
 
     Example:
         >>> robust_mlp(DataSpec((4,)), hidden=(8,)).prior.num_weights
@@ -143,15 +128,8 @@ def heteroscedastic_regression(
 ) -> BayesianModel:
     """Both the outcome's mean and the size of its noise depend on the features, through one network.
 
-    ``θ ~ w,  (f, g) = mlp(x; θ),  y ~ Normal(f, (floor + softplus(g))²)``. All weights are shared. g begins at 0, so
-    outcomes should be of the order of 1: standardise them.
-
-    Args:
-        data: Any shape of features; they are flattened.
-        hidden: Units of each hidden layer.
-        floor: Least standard deviation of the noise, in units of the outcome.
-        rho: Every weight's standard deviation is ``softplus(rho)`` in the beginning.
-        missing: ``"mask"`` leaves out examples whose outcome is not known; ``"refuse"`` takes no such data.
+    ``θ ~ w,  (f, g) = mlp(x; θ),  y ~ Normal(f, (floor + softplus(g))²)``. All weights are shared, of standard
+    deviation ``softplus(rho)`` in the beginning. g begins at 0, so outcomes should be of the order of 1: standardise them.
 
     Example:
         >>> heteroscedastic_regression(DataSpec((4,)), hidden=(8,)).weight_shapes["head.bias"]
