@@ -129,7 +129,7 @@ def heteroscedastic_regression(
     """Both the outcome's mean and the size of its noise depend on the features, through one network.
 
     ``θ ~ w,  (f, g) = mlp(x; θ),  y ~ Normal(f, (floor + softplus(g))²)``. All weights are shared, of standard
-    deviation ``softplus(rho)`` in the beginning. g begins at 0, so outcomes should be of the order of 1: standardise them.
+    deviation ``softplus(rho)`` in the beginning. g begins at 0, so outcomes should be of the order of 1.
 
     Example:
         >>> heteroscedastic_regression(DataSpec((4,)), hidden=(8,)).weight_shapes["head.bias"]
