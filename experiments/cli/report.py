@@ -51,7 +51,7 @@ def report(
     ]
     if twice:
         raise UserError(f"{twice[0]} is given twice; name each run once")
-    found = [collect(folder, again=len(folders) == 1) for folder in folders]
+    found = [collect(folder, reload=len(folders) == 1) for folder in folders]
     for data in found:
         for told in warnings_of(data):
             typer.echo(f"warning: {data.folder}: {told}", err=True)

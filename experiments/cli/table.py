@@ -78,7 +78,7 @@ def table(
         folder.claim(plan)
         if retry:
             folder.forget_failures()
-        hint = _again(spec, {"-o": out, "--data-dir": data_dir, "--device": device}, jobs)
+        hint = _reloaded(spec, {"-o": out, "--data-dir": data_dir, "--device": device}, jobs)
         _fill(plan, folder, jobs, console, hint)
 
 
@@ -162,7 +162,7 @@ def _show_results(schedule: Schedule, console: Console) -> None:
         raise typer.Exit(1)
 
 
-def _again(spec: str, options: Mapping[str, Path | str | None], jobs: int) -> str:
+def _reloaded(spec: str, options: Mapping[str, Path | str | None], jobs: int) -> str:
     parts = ["pfedbayes table", spec]
     parts += [f"{name} {value}" for name, value in options.items() if value is not None]
     parts += [] if jobs == 1 else [f"--jobs {jobs}"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pyro_pfedbayes.experiments.reports.files.invalid_predictions import broken_words
+from pyro_pfedbayes.experiments.reports.files.invalid_predictions import invalid_predictions_text
 from pyro_pfedbayes.experiments.reports.schema import ClientRow
 from pyro_pfedbayes.experiments.runs.result_tables import counted
 from pyro_pfedbayes.measures.resampling import accuracy_interval
@@ -20,20 +20,15 @@ _MORE = 1.5  # times the median client's entropy or error
 _Z = 1.96
 
 
-def with_reasons(
+def with_attention_reasons(
     rows: Sequence[ClientRow], outcome: str, *, lead: str = "personal", both: bool = True
 ) -> tuple[ClientRow, ...]:
-    """Add to each client the reasons for which it needs attention.
+    """Add to each client, one a row, the reasons for which it needs attention.
 
     A client is compared with the median client: its accuracy is low if its whole 95 % interval lies below the median
     accuracy, its RMSE high if the interval lies above; it is very uncertain at 1.5 times the median entropy; it has
     few data at under half the median number. Confidence and the global model are compared beyond 1.96 standard errors.
-
-    Args:
-        rows: One a client.
-        outcome: ``class`` or ``number``.
-        lead: The model that clients are judged by, ``personal`` or ``global``.
-        both: Whether the method is about both, so that the global one serving a client better is a reason.
+    ``lead`` is the model that clients are judged by; ``both``: the global one serving a client better is a reason.
     """
     judged = [row for row in rows if row.judged and not row.broken]
 
@@ -59,7 +54,7 @@ def with_reasons(
     return tuple(found)
 
 
-def by_need(
+def by_attention(
     rows: Sequence[ClientRow], outcome: str, *, lead: str = "personal"
 ) -> tuple[ClientRow, ...]:
     """Clients with reasons first, and of them those with broken predictions; then by falling loss, the undefined last.
@@ -95,7 +90,9 @@ def _common(
     if row.dropped:
         found.append(f"its update diverged and was left out in {counted(row.dropped, 'round')}")
     if row.broken:
-        found.append(f"{broken_words(row.broken, row.unsound)}: its measures are not defined")
+        found.append(
+            f"{invalid_predictions_text(row.broken, row.unsound)}: its measures are not defined"
+        )
     elif not row.judged:
         found.append(
             "no test examples: nothing tells how good its model is"

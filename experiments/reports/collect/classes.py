@@ -78,13 +78,7 @@ def mean_of(values: Array) -> float:
 
 
 def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
-    """Measures, reliability and risk-coverage of one kind of model.
-
-    Args:
-        columns: ``p [n, C]`` and entropies ``[n]``, whole rows only.
-        y: Known labels ``[n]``.
-        owner: Client of each ``[n]``.
-    """
+    """Measures and curves from whole rows of ``p [n, C]`` and entropies ``[n]``, with known labels."""
     probs, labels, whose = _tensor(columns["p"]), _tensor(y).long(), _tensor(owner)
     scores = class_scores(probs, labels)
     measures = {name: pooled_mean(values, whose) for name, values in scores.items()}
@@ -132,18 +126,9 @@ def class_client_measures(columns: Columns, y: Array) -> dict[str, float]:
 def temperature_report(
     model: str, validation: Columns, test: Columns, y: Array, owner: Array
 ) -> TemperatureReport | None:
-    """Temperature scaling, shared and by client.
+    """Temperature scaling, shared and by client; None if there is nothing to fit on or to judge by.
 
-    Args:
-        model: ``personal`` or ``global``.
-        validation: ``p``, ``y`` and ``owner`` of validation examples; rows that are not whole, or whose label is
-            unknown, are left out.
-        test: ``p [n, C]``, whole rows only.
-        y: Known labels of those.
-        owner: Client of each.
-
-    Returns:
-        The report; None if there is nothing to fit on or to judge by.
+    It is fitted on ``validation``, less rows that are not whole or whose label is unknown, and judged on ``test``.
     """
     rows = whole({"p": validation["p"]}) & (validation["y"] >= 0)
     p, labels, whose = (_tensor(validation[name][rows]) for name in ("p", "y", "owner"))
@@ -183,14 +168,9 @@ def selective_report(
     at_share: Callable[[float, Ends], Estimate],
     shown: Callable[[Tensor], Tensor] = lambda risk: risk,
 ) -> Selective:
-    """Risk by coverage.
+    """Risk by coverage: ``doubt`` ``[n]`` is higher where less sure, ``cost`` ``[n]`` each example's error.
 
-    Args:
-        doubt: Higher is less sure ``[n]``.
-        cost: Error of each example ``[n]``.
-        ends: Interval ends of `selective_part`.
-        at_share: From the risk at a share of examples and its interval ends to what is reported.
-        shown: From the risk to what the curve shows.
+    ``at_share`` reports the risk at a share of examples and its interval ends, ``shown`` turns risks into the curve's.
     """
     curve, n = risk_coverage(doubt, cost), len(cost)
     area, excess, *at_shares = ends

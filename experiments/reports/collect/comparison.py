@@ -63,13 +63,7 @@ _NOT_THE_METHOD = (
 
 @dataclass(frozen=True)
 class Spread:
-    """A measure over the runs of a method.
-
-    Attributes:
-        mean: Mean over the runs that have it.
-        sd: Standard deviation over them (divided by n - 1); NaN of one run.
-        runs: How many have it.
-    """
+    """A measure over the runs of a method; the standard deviation divides by n - 1."""
 
     mean: float
     sd: float
@@ -78,35 +72,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one method on one data set.
-
-    Attributes:
-        label: Method, data, split, and the settings in which groups of that name differ.
-        data: Data set and split, which groups must share to be ranked.
-        folders: Of the runs.
-        seeds: Of the runs, ``run.seed``.
-        values: Each run's figure by measure; NaN where it has none.
-        spread: Mean and spread by measure.
-    """
+    """The runs of one method on one data set; each run's figure by measure is NaN where it has none."""
 
     label: str
-    data: str
+    data: str  # data set and split, which groups must share to be ranked
     folders: tuple[str, ...]
-    seeds: tuple[str, ...]
+    seeds: tuple[str, ...]  # ``run.seed`` of each
     values: Mapping[str, tuple[float, ...]]
     spread: Mapping[str, Spread]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How a method differs from the first one on the same data, over the seeds that both have.
-
-    Attributes:
-        label: The method.
-        against: The first method on the same data.
-        seeds: Those that both have.
-        spread: Mean and spread of the differences by measure.
-    """
+    """How a method differs from the first one on the same data, over the seeds that both have."""
 
     label: str
     against: str
@@ -133,11 +111,7 @@ class Comparison:
 
 
 def compare(reports: Sequence[ReportData]) -> Comparison:
-    """Group runs by method and data, and pair them by seed.
-
-    Args:
-        reports: Of the runs, at least two.
-    """
+    """Group at least two runs by method and data, and pair them by seed."""
     outcomes = {report.outcome for report in reports if report.outcome is not None}
     if len(outcomes) > 1:
         which = {report.outcome: report.folder for report in reports}

@@ -32,27 +32,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """Examples that one kind of model is judged by.
+    """Known outcomes that one kind of model is judged by, and its predictions of them."""
 
-    Attributes:
-        model: ``personal`` or ``global``.
-        columns: Its predictions.
-        y: Known outcomes.
-        owner: Their clients.
-        rows: Where they lie among all.
-        scores: Of numbers, from draws.
-        broken: Predictions of each client that are no numbers, or no probabilities ``[N]``.
-        unsound: Of these, those that are numbers ``[N]``.
-    """
-
-    model: str
+    model: str  # ``personal`` or ``global``
     columns: Columns
     y: Array
-    owner: Array
-    rows: Array
-    scores: dict[str, Array]
-    broken: Array
-    unsound: Array
+    owner: Array  # client of each
+    rows: Array  # where they lie among all
+    scores: dict[str, Array]  # of numbers, from draws
+    broken: Array  # predictions of each client that cannot be used ``[N]``
+    unsound: Array  # of these, those that are numbers but no probabilities ``[N]``
 
 
 def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Rows:
@@ -103,18 +92,7 @@ def client_rows(
     lead: Rows,
     gain: GainMap | None,
 ) -> list[ClientRow]:
-    """A row a client, by number.
-
-    Args:
-        stored: What the run stored.
-        names: Of all clients.
-        train: Training examples of each, if known.
-        dropped: Rounds in which a client's update was left out, by its number as a text.
-        personal: What the personal models are judged by.
-        global_: The same of the global one.
-        lead: That of the two which intervals and broken predictions are told of.
-        gain: Information gain.
-    """
+    """A row a client, by number; intervals and broken predictions are those of ``lead``."""
     n = len(names)
     test = np.bincount(stored.owner, minlength=n)
     judged = np.bincount(stored.owner[stored.known], minlength=n)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_pfedbayes.experiments.reports.collect.classes import whole
-from pyro_pfedbayes.experiments.reports.files.dataset_reload import Again, picture
+from pyro_pfedbayes.experiments.reports.files.dataset_reload import ReloadedData, picture
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
 from pyro_pfedbayes.experiments.reports.schema import Example
 
@@ -22,18 +22,10 @@ def least_certain(
     stored: Posterior,
     columns: Columns,
     names: Sequence[str],
-    data: Again | None,
+    data: ReloadedData | None,
     missing: dict[str, str],
 ) -> tuple[Example, ...]:
-    """The least certain first.
-
-    Args:
-        stored: What the run stored.
-        columns: Predictions of the model to tell of.
-        names: Of the clients.
-        data: The data set, for pictures.
-        missing: Parts that are not there, and why; added to.
-    """
+    """The least certain first, by the predictions ``columns``; ``data`` is for pictures."""
     doubt = columns["total" if stored.is_class else "sd"].astype(np.float64)
     good = (
         whole(columns) if stored.is_class else whole({"mean": columns["mean"]}) & ~np.isnan(doubt)

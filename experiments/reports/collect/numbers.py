@@ -48,22 +48,13 @@ def number_scores(
     counted: Columns | None = None,
     draws: int = 0,
 ) -> dict[str, Array]:
-    """What each example adds to measures that need draws.
+    """What each example adds to measures that need draws, ``[n]`` each, as far as something tells.
 
-    Args:
-        outcomes: Drawn outcomes ``[K, n]``, or None.
-        log_likelihood: log p(y | x, weights) ``[K, n]`` in nats, or None.
-        y: Known outcomes ``[n]``.
-        log_density: log of its mean over all draws ``[n]``, or None.
-        counted: ``crps``, and how many draws lie ``below`` each outcome or are ``equal`` to it ``[n]``, over all
-            draws. They go before ``outcomes``, which are stored of the personal models alone.
-        draws: How many those were.
-
-    Returns:
-        ``nll`` (minus the log of the mean density), ``crps`` (without bias; NaN of 1 draw), and ``inside``, 1 in the
-        90 % interval (NaN of less than `LEAST_DRAWS`), ``[n]`` each, as far as something tells. Where the ends of the
-        interval would lie between two draws, ``inside`` is the mean of 0 or 1 for the wider and for the narrower
-        interval, weighted so that 90 % is what outcomes exchangeable with the draws would give.
+    ``nll`` is minus the log of the mean density, ``crps`` without bias (NaN of 1 draw), ``inside`` 1 in the 90 %
+    interval (NaN of less than `LEAST_DRAWS`). Where the ends of the interval would lie between two draws, ``inside`` is
+    the mean of 0 or 1 for the wider and for the narrower interval, weighted so that 90 % is what outcomes exchangeable
+    with the draws would give. ``counted`` (``crps``, and how many draws are ``below`` each outcome or ``equal``) goes
+    before the drawn ``outcomes`` ``[K, n]``, which are stored of the personal models alone.
     """
     found: dict[str, Array] = {}
     counted = {} if counted is None else counted
@@ -89,14 +80,7 @@ def number_scores(
 
 
 def number_model(columns: Columns, y: Array, owner: Array, scores: dict[str, Array]) -> ModelReport:
-    """Measures of one kind of model.
-
-    Args:
-        columns: ``mean``, ``sd`` ``[n]``, of rows whose mean is a number.
-        y: Known outcomes ``[n]``.
-        owner: Client of each ``[n]``.
-        scores: Of `number_scores`; empty for a model without draws.
-    """
+    """Measures of one kind of model, from ``mean`` and ``sd`` ``[n]`` of rows whose mean is a number."""
     whose = torch.from_numpy(owner)
     error = _error(columns, y)
     measures = {
@@ -150,11 +134,7 @@ def rmse_intervals(columns: Columns, y: Array, owner: Array, clients: int) -> tu
 def number_fit(columns: Columns, y: Array, outcomes: Array | None, draws: int) -> NumberFit:
     """Predicted against observed, coverage of intervals, and the histogram of the PIT.
 
-    Args:
-        columns: ``mean``, ``sd`` ``[n]``, and in newer files ``below`` and ``equal``, which coverage and PIT are from.
-        y: Known outcomes ``[n]``.
-        outcomes: Drawn outcomes ``[K, n]``, which widths are from; None if they are not stored.
-        draws: Draws behind ``below`` and ``equal``.
+    Coverage and PIT are from the ranks ``below`` and ``equal`` where a file has them, widths from ``outcomes [K, n]``.
     """
     places = np.unique(np.linspace(0, len(y) - 1, min(_SHOWN, len(y))).round().astype(int))
     shown = (y[places], columns["mean"][places], columns["sd"][places])

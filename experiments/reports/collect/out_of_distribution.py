@@ -32,16 +32,7 @@ Array = NDArray[Any]
 
 
 def unseen_report(unseen: Columns, seen: Columns, owner: Array) -> Unseen | None:
-    """How well scores tell unseen classes from seen ones, by the personal models.
-
-    Args:
-        unseen: Examples of unseen classes, with the ``owner`` whose model was asked.
-        seen: The clients' own test examples, whole rows only.
-        owner: Client of each of those.
-
-    Returns:
-        The report; None if there are no examples on either side.
-    """
+    """How well scores tell unseen classes from the clients' own test examples; None without examples on a side."""
     rows = _whole_rows(unseen)
     scores = _scores(rows, seen, owner)
     if not scores:
@@ -64,12 +55,7 @@ def corrupted_report(
 ) -> Corrupted | None:
     """The same of damaged test examples, and how accuracy, calibration and entropy change with the strength.
 
-    Args:
-        corrupted: As `pyro_pfedbayes.experiments.reports.files.run_files.Posterior` has it.
-        seen: The clients' own test examples, whole rows only.
-        y: Known labels of those.
-        owner: Client of each.
-        index: Where each lies in its data set; None: the examples as they are were all that there are.
+    Without ``index`` the examples as they are were all that there are.
     """
     rows = _whole_rows(corrupted)
     scores = _scores(rows, seen, owner)

@@ -12,7 +12,10 @@ import numpy as np
 import torch
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.reports.collect.attention_rules import by_need, with_reasons
+from pyro_pfedbayes.experiments.reports.collect.attention_rules import (
+    by_attention,
+    with_attention_reasons,
+)
 from pyro_pfedbayes.experiments.reports.collect.classes import temperature_report
 from pyro_pfedbayes.experiments.reports.collect.judged_examples import (
     Rows,
@@ -29,11 +32,11 @@ from pyro_pfedbayes.experiments.reports.collect.point_methods import (
     undefine_split,
 )
 from pyro_pfedbayes.experiments.reports.collect.stored_detection import detection
-from pyro_pfedbayes.experiments.reports.files.dataset_reload import Again, load_again
-from pyro_pfedbayes.experiments.reports.files.invalid_predictions import tell_broken
-from pyro_pfedbayes.experiments.reports.files.method_traits import models_about
+from pyro_pfedbayes.experiments.reports.files.dataset_reload import ReloadedData, reload_dataset
+from pyro_pfedbayes.experiments.reports.files.invalid_predictions import note_invalid_predictions
+from pyro_pfedbayes.experiments.reports.files.method_traits import models_of_method
 from pyro_pfedbayes.experiments.reports.files.run_files import Posterior, RunFiles, read_run
-from pyro_pfedbayes.experiments.reports.files.run_identity import doubts
+from pyro_pfedbayes.experiments.reports.files.run_identity import identity_notes
 from pyro_pfedbayes.experiments.reports.schema import (
     NOT_STORED,
     GainMap,
@@ -52,20 +55,15 @@ _NO_GAIN = (
 )
 
 
-def collect(path: Path, *, again: bool = True) -> ReportData:
-    """Collect all numbers of a run's report.
+def collect(path: Path, *, reload: bool = True) -> ReportData:
+    """All numbers of a run's report; ``missing`` and ``notes`` tell what is missing or damaged.
 
-    Args:
-        path: The run's folder.
-        again: Whether to load the data set once more, for numbers of training examples and for pictures.
-
-    Returns:
-        The numbers; what is missing or damaged is told of in ``missing`` and ``notes``.
+    ``reload``: load the data set once more, for numbers of training examples and for pictures.
     """
     run = read_run(path)
     missing: dict[str, str] = {}
     notes = _notes(run)
-    data = _again(run, missing) if again else None
+    data = _reloaded(run, missing) if reload else None
     report = ReportData(
         folder=str(path),
         outcome=_outcome(run),
@@ -73,7 +71,7 @@ def collect(path: Path, *, again: bool = True) -> ReportData:
         summary=run.summary,
         settings=run.settings,
         history=run.history,
-        about=models_about(run.settings),
+        about=models_of_method(run.settings),
         damaged=tuple(run.problems[name] for name in run.damaged),
         absent=tuple(told for name, told in run.problems.items() if name not in run.damaged),
     )
@@ -99,7 +97,7 @@ def _judged(
     report: ReportData,
     run: RunFiles,
     stored: Posterior,
-    data: Again | None,
+    data: ReloadedData | None,
     missing: dict[str, str],
     notes: list[str],
 ) -> ReportData:
@@ -128,14 +126,14 @@ def _judged(
         **found,
     )
     _tell_draws(made, missing)
-    notes += _doubts(run, made, stored, data, (personal, global_))
+    notes += _identity_notes(run, made, stored, data, (personal, global_))
     train, dropped = None if data is None else data.train, run.summary.get("dropped", {})
     rows = client_rows(stored, names, train, dropped, personal, global_, lead, gain)
     if made.point:
         made, rows = undefine_split(made), [undefine_client(row) for row in rows]
         missing["gain"] = POINT_GAIN
-    reasons = with_reasons(rows, outcome, lead=lead.model, both=len(report.about) == 2)
-    return dataclasses.replace(made, clients=by_need(reasons, outcome, lead=lead.model))
+    reasons = with_attention_reasons(rows, outcome, lead=lead.model, both=len(report.about) == 2)
+    return dataclasses.replace(made, clients=by_attention(reasons, outcome, lead=lead.model))
 
 
 def _both(
@@ -147,7 +145,7 @@ def _both(
 ) -> tuple[Rows, Rows | None]:
     """What the personal models and the global one are judged by."""
     personal = rows_of(stored, "personal", stored.personal, len(names))
-    tell_broken("personal models", personal.broken, personal.unsound, names, notes)
+    note_invalid_predictions("personal models", personal.broken, personal.unsound, names, notes)
     if not len(personal.y):
         missing["predictions"] = (
             "no test example has a known outcome and a prediction that can be used"
@@ -156,15 +154,15 @@ def _both(
         missing["global"] = run.problems.get("global_stats", NOT_STORED)
         return personal, None
     global_ = rows_of(stored, "global", stored.global_, len(names))
-    tell_broken("global model", global_.broken, global_.unsound, names, notes)
+    note_invalid_predictions("global model", global_.broken, global_.unsound, names, notes)
     return personal, global_
 
 
-def _doubts(
+def _identity_notes(
     run: RunFiles,
     made: ReportData,
     stored: Posterior,
-    data: Again | None,
+    data: ReloadedData | None,
     rows: tuple[Rows, Rows | None],
 ) -> list[str]:
     """Why the predictions may not be the run's own, or not all of them."""
@@ -174,7 +172,7 @@ def _doubts(
         "personal": made.personal if personal else None,
         "global": made.global_ if global_ else None,
     }
-    notes = doubts(run, stored, compared, len(rows[0].y))
+    notes = identity_notes(run, stored, compared, len(rows[0].y))
     if data is not None:
         there = set(np.unique(stored.owner).tolist())
         lost = [i for i, size in enumerate(data.test) if size and i not in there]
@@ -227,7 +225,7 @@ def _gain(
     return GainMap(clients, tuple(found["site"].tolist()), kl)
 
 
-def _client_names(run: RunFiles, stored: Posterior, data: Again | None) -> tuple[str, ...]:
+def _client_names(run: RunFiles, stored: Posterior, data: ReloadedData | None) -> tuple[str, ...]:
     if data is not None:
         return data.names
     told = run.summary.get("clients", run.settings.get("data", {}).get("clients"))
@@ -236,9 +234,9 @@ def _client_names(run: RunFiles, stored: Posterior, data: Again | None) -> tuple
     return tuple(stored.names.get(i, str(i)) for i in range(clients))
 
 
-def _again(run: RunFiles, missing: dict[str, str]) -> Again | None:
+def _reloaded(run: RunFiles, missing: dict[str, str]) -> ReloadedData | None:
     try:
-        return load_again(run)
+        return reload_dataset(run)
     except UserError as problem:
         missing["data"] = f"the data set could not be loaded again ({problem})"
     except Exception as problem:  # a file of another version may hold anything

@@ -31,17 +31,7 @@ _NOTHING_TO_TELL = {
 def detection(
     stored: Posterior, settings: Mapping[str, Any], personal: Rows, missing: dict[str, str]
 ) -> dict[str, Unseen | Foreign | Corrupted]:
-    """Judge the personal models by what a run stored, and note in ``missing`` what it did not.
-
-    Args:
-        stored: What the run stored.
-        settings: ``config.toml``, for why something was not.
-        personal: Test examples that the personal models are judged by.
-        missing: Parts that are not there, and why; added to.
-
-    Returns:
-        What there is of ``unseen``, ``foreign`` and ``corrupted``.
-    """
+    """Judge the personal models by what a run stored of examples unlike its clients' own."""
     if not stored.is_class:
         why = "this is for classes, and the outcomes are numbers"
         missing |= dict.fromkeys(_NOTHING_TO_TELL, why)

@@ -18,7 +18,7 @@ _SMALLEST = 4  # pixels a side that make a picture
 
 
 @dataclass(frozen=True)
-class Again:
+class ReloadedData:
     """What a report takes from the data set.
 
     Attributes:
@@ -40,7 +40,7 @@ class Again:
     scale: float = 1.0
 
 
-def load_again(run: RunFiles) -> Again:
+def reload_dataset(run: RunFiles) -> ReloadedData:
     """Load and deal a run's examples once more; nothing is downloaded."""
     from pyro_pfedbayes.data.datasets import DATASETS, load_dataset
     from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
@@ -53,7 +53,7 @@ def load_again(run: RunFiles) -> Again:
     _check_unchanged(run, [index.numpy() for index in partition.test], fingerprint(data))
     images = len(data.dataset.feature_shape) == 3
     centred = images and rule.loc is not None and rule.scale is not None
-    return Again(
+    return ReloadedData(
         names=partition.names,
         train=tuple(partition.sizes("train").tolist()),
         test=tuple(partition.sizes("test").tolist()),
@@ -64,7 +64,7 @@ def load_again(run: RunFiles) -> Again:
     )
 
 
-def picture(data: Again, index: int) -> Any:
+def picture(data: ReloadedData, index: int) -> Any:
     """An example as rows of grey values, or of triples, in [0, 1]; None if it is no image."""
     if not data.images or not 0 <= index < len(data.x):
         return None

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 _NAMED = 10
 
 
-def broken_words(broken: int, unsound: int) -> str:
+def invalid_predictions_text(broken: int, unsound: int) -> str:
     """What is wrong with some predictions of a client.
 
     Args:
@@ -22,7 +22,7 @@ def broken_words(broken: int, unsound: int) -> str:
         unsound: Of these, how many are numbers but no probabilities.
 
     Example:
-        >>> broken_words(1, 0), broken_words(5, 5)
+        >>> invalid_predictions_text(1, 0), invalid_predictions_text(5, 5)
         ('1 prediction is not a number', '5 predictions are not probabilities')
     """
     kinds = (
@@ -36,25 +36,17 @@ def broken_words(broken: int, unsound: int) -> str:
     )
 
 
-def tell_broken(
+def note_invalid_predictions(
     what: str, broken: Array, unsound: Array, names: Sequence[str], notes: list[str]
 ) -> None:
-    """Add to ``notes`` one that names the clients with predictions that cannot be used, if there are any.
-
-    Args:
-        what: Whose predictions, such as ``"personal models"``.
-        broken: How many of each client cannot be used ``[N]``.
-        unsound: Of these, how many are numbers but no probabilities ``[N]``.
-        names: Of the clients.
-        notes: Added to.
-    """
+    """Add to ``notes`` one that names the clients with predictions that cannot be used, if there are any."""
     clients = np.flatnonzero(broken).tolist()
     if not clients:
         return
     shown = ", ".join(names[client] for client in clients[:_NAMED])
     more = f" and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
     whose = f"client {shown}" if len(clients) == 1 else f"clients {shown}{more}"
-    told = broken_words(int(broken.sum()), int(unsound.sum()))
+    told = invalid_predictions_text(int(broken.sum()), int(unsound.sum()))
     left = "it" if len(clients) == 1 else "them"
     measures = "its measures are" if len(clients) == 1 else "their measures are"
     notes.append(

@@ -10,14 +10,14 @@ from pyro_pfedbayes.errors import UserError
 BOTH = ("personal", "global")
 
 
-def models_about(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def models_of_method(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The models that the method of a run is about, of ``personal`` and ``global``; both where nothing tells.
 
     Args:
         settings: ``config.toml``.
 
     Example:
-        >>> models_about({"algorithm": {"name": "fedavg"}}), models_about({"algorithm": {"name": "of old"}})
+        >>> models_of_method({"algorithm": {"name": "fedavg"}}), models_of_method({"algorithm": {"name": "of old"}})
         (('global',), ('personal', 'global'))
     """
     from pyro_pfedbayes.experiments.config.registry import algorithm_class

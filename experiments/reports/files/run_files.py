@@ -95,17 +95,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run's folder.
-
-    Attributes:
-        folder: The run.
-        settings: ``config.toml``.
-        summary: ``summary.json``; empty if it is missing.
-        history: ``metrics.jsonl``.
-        posterior: ``posterior.nc``; None if it is missing or damaged.
-        problems: What is missing or damaged, by file.
-        damaged: Those of these files that are there; and optional groups of ``posterior.nc``, by name.
-    """
+    """A run's folder: the files' content, and what is missing or damaged, by file."""
 
     folder: RunFolder
     settings: Mapping[str, Any]

@@ -16,7 +16,7 @@ _ERRORS = 0.25  # of the RMSE
 _WHAT = {"personal": "personal models", "global": "global model"}
 
 
-def doubts(
+def identity_notes(
     run: RunFiles, stored: Posterior, models: Mapping[str, ModelReport | None], judged: int
 ) -> list[str]:
     """Why ``posterior.nc`` may be another run's, a note each.
@@ -24,12 +24,6 @@ def doubts(
     What it remembers of its run is held against ``config.toml`` and ``summary.json``; and its pooled accuracies (or
     RMSEs) against the summary's. These are from other draws of the weights on the same examples, which may move an
     accuracy by 5 points (or two standard errors, if more) and an RMSE by a quarter.
-
-    Args:
-        run: The run.
-        stored: Its predictions.
-        models: Measures by ``personal`` and ``global``; None of models that are not to be compared.
-        judged: Examples behind them.
     """
     notes = []
     told = [

@@ -37,13 +37,7 @@ def means_part(values: Sequence[Tensor]) -> Part:
 
 
 def calibration_part(probs: Tensor, y: Tensor, bins: int) -> Part:
-    """ECE and adaptive ECE.
-
-    Args:
-        probs: Class probabilities ``[n, C]``.
-        y: Labels ``[n]``.
-        bins: Number of bins.
-    """
+    """ECE and adaptive ECE of probabilities ``[n, C]`` and labels ``[n]``."""
     confidence, choice = probs.max(-1)
     gap = (choice == y).double().numpy() - confidence.double().numpy()
     cell, cells = ordered_cells(confidence.numpy())
@@ -77,13 +71,7 @@ def classwise_part(probs: Tensor, y: Tensor, bins: int) -> Part:
 
 
 def selective_part(doubt: Tensor, cost: Tensor, shares: Sequence[float]) -> Part:
-    """AURC, its excess over the best order, and the risk at each share.
-
-    Args:
-        doubt: Higher is less sure ``[n]``.
-        cost: Error of each example ``[n]``.
-        shares: Of examples answered.
-    """
+    """AURC, its excess over the best order, and the risk at each share of examples answered."""
     errors = cost.double().numpy()
     one = np.ones(len(errors))
     (cell, cells), (best, bests) = ordered_cells(doubt.numpy()), ordered_cells(errors)

@@ -62,13 +62,10 @@ def pooled_mean(
 
 @dataclass(frozen=True)
 class Part:
-    """Measures that are functions of the same sums over cells.
+    """Measures that are functions of the same sums over cells: of those ``[R, cells]``, ``measured`` makes ``[R, k]``.
 
-    Attributes:
-        columns: What is summed.
-        measured: From those sums ``[R, cells]`` to the measures ``[R, k]``.
-        centred: Whether to take the resamples' mean, rather than the measure of the examples as they are, for the
-            middle. Resamples repeat examples, which makes calibration errors larger on average than they are.
+    ``centred`` takes the resamples' mean for the middle, rather than the measure of the examples as they are: resamples
+    repeat examples, which makes calibration errors larger on average than they are.
     """
 
     columns: Sequence[Column]
@@ -82,15 +79,7 @@ def interval_ends(
     """Percentile intervals of each part's measures, told from the measure on the same cells.
 
     So what cells leave out of the order of very many scores is left out of both, and cancels. All parts see the same
-    resamples, but for parts of so many columns that whole clients are drawn for them.
-
-    Args:
-        parts: What to measure.
-        owner: Client of each example ``[n]``.
-        side: Of each, see `pyro_pfedbayes.experiments.reports.statistics.resampled_sums.resampled_sums`.
-
-    Returns:
-        The ends, of each measure of each part; NaN from fewer than two examples.
+    resamples, but for parts of so many columns that whole clients are drawn for them. NaN from fewer than two examples.
     """
     if len(owner) < 2:
         return [[(math.nan, math.nan)] * _width(part) for part in parts]

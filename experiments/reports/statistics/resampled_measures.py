@@ -17,23 +17,12 @@ Array = NDArray[Any]
 
 
 def binned_error(count: Array, gap: Array) -> Array:
-    """Calibration error over bins: Σ_b |sum of (right - confidence)| / n, ``[R]``.
-
-    Args:
-        count: Examples n, ``[R]``.
-        gap: Sums of right - confidence in each bin ``[R, bins]``.
-    """
+    """Calibration error over bins: Σ_b |sum of (right - confidence)| / n, ``[R]``, of gaps ``[R, bins]``."""
     return _ratio(np.abs(gap).sum(1), count)
 
 
 def adaptive_error(count: Array, gap: Array, bins: int) -> Array:
-    """Calibration error over bins of equal mass; a cell lies in the bin of its middle rank, ``[R]``.
-
-    Args:
-        count: Examples in each cell, the least confident first ``[R, cells]``.
-        gap: Sums of right - confidence.
-        bins: Number of bins.
-    """
+    """Calibration error over bins of equal mass, ``[R]``; a cell lies in the bin of its middle rank."""
     upto = count.cumsum(1)
     total = upto[:, -1]
     # Whole numbers all, so the bins are those of `calibration.adaptive_calibration_error`.
@@ -46,14 +35,10 @@ def adaptive_error(count: Array, gap: Array, bins: int) -> Array:
 
 
 def risk_area(count: Array, cost: Array) -> Array:
-    """Area under the risk-coverage curve, in expectation over the order of ties, ``[R]``.
+    """Area under the risk-coverage curve, in expectation over the order of ties, ``[R]``; the most certain cell first.
 
     Within a cell of m examples after A others, of costs E and C, the curve's points are (C + (k - A) E / m) / k for
     k = A + 1 … A + m; their sum is E + (C - A E / m) (H(A + m) - H(A)), with the harmonic numbers H.
-
-    Args:
-        count: Examples in each cell, the most certain first ``[R, cells]``.
-        cost: Sums of their errors.
     """
     upto, paid = count.cumsum(1), cost.cumsum(1)
     before, spent = upto - count, paid - cost
@@ -65,13 +50,7 @@ def risk_area(count: Array, cost: Array) -> Array:
 
 
 def risk_at(count: Array, cost: Array, shares: Sequence[float]) -> Array:
-    """Mean error of the most certain ⌈share · n⌉ examples, in expectation over the order of ties, ``[R, shares]``.
-
-    Args:
-        count: Examples in each cell, the most certain first ``[R, cells]``.
-        cost: Sums of their errors.
-        shares: Each in (0, 1].
-    """
+    """Mean error of the most certain ⌈share · n⌉ examples, in expectation over the order of ties, ``[R, shares]``."""
     upto, paid = count.cumsum(1), cost.cumsum(1)
     total = upto[:, -1]
     rows, found = np.arange(len(count)), []
@@ -86,24 +65,13 @@ def risk_at(count: Array, cost: Array, shares: Sequence[float]) -> Array:
 
 
 def area_above(inside: Array, outside: Array) -> Array:
-    """AUROC: probability that an example from outside lies in a higher cell than one from inside, ties half, ``[R]``.
-
-    Args:
-        inside: Examples from inside in each cell, the lowest scores first ``[R, cells]``.
-        outside: Those from outside.
-    """
+    """AUROC: how likely an example from outside lies in a higher cell than one from inside, ties half, ``[R]``."""
     below = inside.cumsum(1) - inside / 2
     return _ratio((outside * below).sum(1), inside.sum(1) * outside.sum(1))
 
 
 def false_positive_rate(inside: Array, outside: Array, accepted: float = 0.95) -> Array:
-    """Share from outside up to the lowest cell by which at least ``accepted`` of those inside lie, ``[R]``.
-
-    Args:
-        inside: Examples from inside in each cell, the lowest scores first ``[R, cells]``.
-        outside: Those from outside.
-        accepted: A share in (0, 1].
-    """
+    """Share from outside up to the lowest cell by which at least ``accepted`` of those inside lie, ``[R]``."""
     upto = inside.cumsum(1)
     total = upto[:, -1]
     place = (upto < (accepted - 1e-12) * total[:, None]).sum(1).clip(max=inside.shape[1] - 1)

@@ -27,13 +27,7 @@ _BLOCK = 2**22  # examples that are drawn at a time
 
 @dataclass(frozen=True)
 class Column:
-    """What each example adds to its cell.
-
-    Attributes:
-        cell: Integers from 0 ``[n]``.
-        values: float64 ``[n]``.
-        cells: Number of cells.
-    """
+    """What each of n examples adds (float64 values) to its cell."""
 
     cell: Array
     values: Array
@@ -83,14 +77,6 @@ def resampled_sums(
     examples as it has, with replacement (``"both"``); or the examples of all clients alone (``"examples"``). Where
     examples lie on two sides, such as inside and outside, a client's two sides come together, and examples are drawn
     within each.
-
-    Args:
-        columns: What to sum, of the same n examples.
-        owner: Client of each ``[n]``.
-        over: What is drawn anew.
-        side: Side of each ``[n]``, 0 or 1; None if there is one.
-        resamples: Their number.
-        seed: Of the resamples.
     """
     clients, client = np.unique(owner, return_inverse=True)
     if over == "clients":
@@ -113,13 +99,7 @@ def resampled_sums(
 
 
 def _times_drawn(key: Array, picked: Array, stream: torch.Generator) -> Array:
-    """How often each example is drawn, float64 ``[b, n]``.
-
-    Args:
-        key: Twice the client of each example, plus its side ``[n]``: examples are drawn among those of their key.
-        picked: How many times each client is picked ``[b, N]``.
-        stream: Of random numbers.
-    """
+    """How often each example is drawn among those of its key (twice its client plus its side), ``[b, n]``."""
     order, (strata, sizes) = np.argsort(key, kind="stable"), np.unique(key, return_counts=True)
     n, block = len(order), len(picked)
     lengths = picked[:, strata // 2] * sizes

@@ -13,11 +13,11 @@ import pytest
 import xarray as xr
 
 from pyro_pfedbayes.datatree.tree import load_datatree
-from pyro_pfedbayes.experiments.reports.collect.attention_rules import with_reasons
+from pyro_pfedbayes.experiments.reports.collect.attention_rules import with_attention_reasons
 from pyro_pfedbayes.experiments.reports.collect.numbers import number_fit, number_scores
 from pyro_pfedbayes.experiments.reports.collect.run import collect
 from pyro_pfedbayes.experiments.reports.figures import classes as figures
-from pyro_pfedbayes.experiments.reports.files.method_traits import models_about
+from pyro_pfedbayes.experiments.reports.files.method_traits import models_of_method
 from pyro_pfedbayes.experiments.reports.pages.headline import how_good, how_sure
 from pyro_pfedbayes.experiments.reports.pages.run_page import report_page
 from pyro_pfedbayes.experiments.reports.schema import Estimate, ReportData
@@ -360,7 +360,7 @@ def test_a_clients_intervals_are_too_narrow_beyond_chance_only(inside: int, mark
 
     measures = {"rmse": 1.0, "sd": 1.0, "coverage90": inside / 10}
     rows = [ClientRow(i, str(i), 9, 10, 10, 0, measures, None, 0.9, 1.1) for i in (0, 1)]
-    reasons = with_reasons(rows, "number")[0].reasons
+    reasons = with_attention_reasons(rows, "number")[0].reasons
     assert any("too narrow" in reason for reason in reasons) == marked
 
 
@@ -369,12 +369,12 @@ def test_a_clients_intervals_are_too_narrow_beyond_chance_only(inside: int, mark
 
 def test_a_method_says_what_it_is_about() -> None:
     def of(name: object) -> tuple[str, ...]:
-        return models_about({"algorithm": {"name": name}})
+        return models_of_method({"algorithm": {"name": name}})
 
     assert of("fedavg") == ("global",)
     assert of("fedper") == ("personal",)
     assert of("pfedbayes") == of("ditto") == ("personal", "global")
-    assert of("of old") == of(3) == models_about({}) == ("personal", "global")
+    assert of("of old") == of(3) == models_of_method({}) == ("personal", "global")
 
 
 def test_the_model_that_a_method_is_about_leads(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def three_seeds(tmp_path: Path) -> list[Path]:
 
 
 def collected(folders: list[Path]) -> list[ReportData]:
-    return [collect(folder, again=False) for folder in folders]
+    return [collect(folder, reload=False) for folder in folders]
 
 
 def test_spread_over_seeds_and_pairs_by_seed(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.reports.collect.attention_rules import by_need, with_reasons
+from pyro_pfedbayes.experiments.reports.collect.attention_rules import (
+    by_attention,
+    with_attention_reasons,
+)
 from pyro_pfedbayes.experiments.reports.collect.numbers import number_scores
 from pyro_pfedbayes.experiments.reports.collect.run import collect
 from pyro_pfedbayes.experiments.reports.schema import ClientRow, ReportData
@@ -342,15 +345,15 @@ def row(client: int, accuracy: float = 0.9, **changes: object) -> ClientRow:
     ],
 )
 def test_each_reason_is_found_and_named(needy: ClientRow, word: str) -> None:
-    rows = with_reasons([row(0), row(1), row(2), needy], "class")
+    rows = with_attention_reasons([row(0), row(1), row(2), needy], "class")
     assert [bool(each.reasons) for each in rows] == [False, False, False, True]
     assert word in rows[3].reasons[0]
-    assert by_need(rows, "class")[0].client == 3
+    assert by_attention(rows, "class")[0].client == 3
 
 
 def test_without_reasons_the_worst_likelihood_comes_first_and_undefined_last() -> None:
     unknown = row(1, personal={"nll": math.nan})
-    order = by_need([row(0, 0.9), unknown, row(2, 0.8), row(3, 0.85)], "class")
+    order = by_attention([row(0, 0.9), unknown, row(2, 0.8), row(3, 0.85)], "class")
     assert [each.client for each in order] == [2, 3, 0, 1]
 
 

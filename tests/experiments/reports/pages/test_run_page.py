@@ -238,7 +238,7 @@ def test_no_display_is_needed_and_pyplot_is_not_touched(tmp_path: Path) -> None:
         "import sys; from pathlib import Path;"
         "from pyro_pfedbayes.experiments.reports.collect.run import collect;"
         "from pyro_pfedbayes.experiments.reports.pages.run_page import report_page;"
-        f"report_page(collect(Path({str(run)!r}), again=False));"
+        f"report_page(collect(Path({str(run)!r}), reload=False));"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "MPLBACKEND")}
