@@ -36,7 +36,7 @@ def report(
     Example: [dim]pfedbayes report runs/mine -o mine.html[/]
     """
     from pyro_pfedbayes.experiments.reports.collect.run import collect, warnings_of
-    from pyro_pfedbayes.experiments.reports.pages.html import check_page_path, write_page
+    from pyro_pfedbayes.experiments.reports.pages.render import check_page_path, write_page
     from pyro_pfedbayes.experiments.runs.folder import RunFolder, json_text
 
     page = output if output is not None or json else Path("report.html")

@@ -1,0 +1,59 @@
+"""Numbers and measures as text."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+from pyro_pfedbayes.experiments.reports.schema import NOT_STORED, Estimate
+
+UNDEFINED = "–"
+Shown = Callable[[float | None], str]
+
+
+def amount(number: int, what: str) -> str:
+    """A number and its noun.
+
+    Example:
+        >>> amount(1, "client"), amount(20_000, "example")
+        ('1 client', '20,000 examples')
+    """
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in per cent, without the sign; a dash where it is not defined."""
+    return UNDEFINED if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f}"
+
+
+percent_2 = functools.partial(percent, digits=2)
+
+
+def number(value: float | None) -> str:
+    """A number to three significant places or more; a dash where it is not defined.
+
+    Example:
+        >>> number(0.12345), number(1234.5), number(float("nan"))
+        ('0.123', '1,234', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return UNDEFINED
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 1e-4:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.3f}" if size < 10 else f"{value:.1f}"
+
+
+def estimate(found: Estimate | None, shown: Shown) -> str:
+    """A measure, and its interval in brackets."""
+    if found is None:
+        return NOT_STORED
+    if not math.isfinite(found.lower):
+        return shown(found.value)
+    return f"{shown(found.value)} ({shown(found.lower)} to {shown(found.upper)})"
+
+
+def sentence(text: str) -> str:
+    """A reason as a sentence."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
