@@ -36,7 +36,7 @@ def render(template: str, package: str = _HERE, **values: object) -> str:
 
 def fragment(template: str, **values: object) -> Markup:
     """A part of a page, from a template of this package."""
-    return Markup(render(template, **values))
+    return Markup(environment().get_template(template).render(values))
 
 
 @functools.cache
