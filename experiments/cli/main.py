@@ -81,11 +81,7 @@ def _bench(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 well, 2 a mistake of the user's, 1 any other failure, 130 Ctrl-C.
-
-    Args:
-        arguments: Default: those of the process.
-    """
+    """Run the command line and exit: 0 well, 2 a mistake of the user's, 1 any other failure, 130 Ctrl-C."""
     # torch remarks here on a CUDA toolkit without a device, which is no news to whoever runs on the CPU.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, create_model
 
 from pyro_pfedbayes.errors import UserError, nearest
-from pyro_pfedbayes.experiments.config.registry import MODELS, known
+from pyro_pfedbayes.experiments.config.registry import model_builder
 
 Builder = Callable[..., Any]
 
@@ -47,21 +46,13 @@ def builder(name: str) -> Builder:
     ``y`` instead is a Pyro program of one client.
     """
     if not is_file(name):
-        module, attribute, _ = MODELS[known("model", name, MODELS)]
-        found: Builder = getattr(importlib.import_module(module), attribute)
-        return found
+        return model_builder(name)
     path, function = file_and_function(name)
     return _checked(_imported(path, _digest(path)), path, function)
 
 
 def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
-    """Make the model that a name means, for data of some kind.
-
-    Args:
-        name: Built in, or ``FILE.py:FUNCTION``.
-        options: Keyword options of its builder.
-        spec: A `DataSpec`.
-    """
+    """Make the model that a name (built in, or ``FILE.py:FUNCTION``) means, by its builder's options."""
     from pyro_pfedbayes.models.bayesian import BayesianModel
     from pyro_pfedbayes.models.program import ProgramModel
 

@@ -6,194 +6,90 @@ Nothing here imports PyTorch: listing names must be quick.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any
 
 from pyro_pfedbayes.errors import UserError, nearest
 
-ALGORITHMS: Mapping[str, tuple[str, str, str]] = {
+ALGORITHMS: Mapping[str, tuple[str, str]] = {
     "pfedbayes": (
-        "pyro_pfedbayes.inference.algorithms.pfedbayes",
-        "PFedBayes",
+        "pfedbayes:PFedBayes",
         "personalized variational Bayes (Zhang et al., ICML 2022)",
     ),
-    "fedavg": (
-        "pyro_pfedbayes.inference.algorithms.fedavg",
-        "FedAvg",
-        "averaged weights (McMahan et al., AISTATS 2017)",
-    ),
+    "fedavg": ("fedavg:FedAvg", "averaged weights (McMahan et al., AISTATS 2017)"),
     "fedavg-ft": (
-        "pyro_pfedbayes.inference.algorithms.fedavg_ft",
-        "FedAvgFineTuned",
+        "fedavg_ft:FedAvgFineTuned",
         "FedAvg, then each client trains on with its own examples",
     ),
-    "local": (
-        "pyro_pfedbayes.inference.algorithms.local",
-        "Local",
-        "no communication: each client alone",
-    ),
-    "fedprox": (
-        "pyro_pfedbayes.inference.algorithms.fedprox",
-        "FedProx",
-        "FedAvg held near the common weights (Li et al., MLSys 2020)",
-    ),
+    "local": ("local:Local", "no communication: each client alone"),
+    "fedprox": ("fedprox:FedProx", "FedAvg held near the common weights (Li et al., MLSys 2020)"),
     "per-fedavg": (
-        "pyro_pfedbayes.inference.algorithms.per_fedavg",
-        "PerFedAvg",
+        "per_fedavg:PerFedAvg",
         "weights one gradient step away from good personal ones (Fallah et al., NeurIPS 2020)",
     ),
-    "pfedme": (
-        "pyro_pfedbayes.inference.algorithms.pfedme",
-        "PFedMe",
-        "personal weights by Moreau envelopes (Dinh et al., NeurIPS 2020)",
-    ),
+    "pfedme": ("pfedme:PFedMe", "personal weights by Moreau envelopes (Dinh et al., NeurIPS 2020)"),
     "heurfedamp": (
-        "pyro_pfedbayes.inference.algorithms.heurfedamp",
-        "HeurFedAMP",
+        "heurfedamp:HeurFedAMP",
         "clients attend to those alike (Huang et al., AAAI 2021)",
     ),
-    "ditto": (
-        "pyro_pfedbayes.inference.algorithms.ditto",
-        "Ditto",
-        "FedAvg and personal weights pulled to it (Li et al., ICML 2021)",
-    ),
-    "fedper": (
-        "pyro_pfedbayes.inference.algorithms.fedper",
-        "FedPer",
-        "common body, own heads (Arivazhagan et al., 2019)",
-    ),
-    "fedrep": (
-        "pyro_pfedbayes.inference.algorithms.fedrep",
-        "FedRep",
-        "heads and common body in turns (Collins et al., ICML 2021)",
-    ),
-    "lg-fedavg": (
-        "pyro_pfedbayes.inference.algorithms.lg_fedavg",
-        "LGFedAvg",
-        "own low layers, common top (Liang et al., 2020)",
-    ),
-    "mocha": (
-        "pyro_pfedbayes.inference.algorithms.mocha",
-        "Mocha",
-        "multi-task learning (after Smith et al., NeurIPS 2017)",
-    ),
-    "pfedvem": (
-        "pyro_pfedbayes.inference.algorithms.pfedvem",
-        "PFedVEM",
-        "Bayesian heads around a common mean (Zhu et al., ICML 2023)",
-    ),
+    "ditto": ("ditto:Ditto", "FedAvg and personal weights pulled to it (Li et al., ICML 2021)"),
+    "fedper": ("fedper:FedPer", "common body, own heads (Arivazhagan et al., 2019)"),
+    "fedrep": ("fedrep:FedRep", "heads and common body in turns (Collins et al., ICML 2021)"),
+    "lg-fedavg": ("lg_fedavg:LGFedAvg", "own low layers, common top (Liang et al., 2020)"),
+    "mocha": ("mocha:Mocha", "multi-task learning (after Smith et al., NeurIPS 2017)"),
+    "pfedvem": ("pfedvem:PFedVEM", "Bayesian heads around a common mean (Zhu et al., ICML 2023)"),
     "local-bayes": (
-        "pyro_pfedbayes.inference.algorithms.local_bayes",
-        "LocalBayes",
+        "local_bayes:LocalBayes",
         "Bayes by Backprop, each client alone (Blundell et al., ICML 2015)",
     ),
     "oracle-cluster": (
-        "pyro_pfedbayes.inference.algorithms.oracle_cluster",
-        "OracleCluster",
+        "oracle_cluster:OracleCluster",
         "one FedAvg for clients of the same classes: a bound, not a method",
     ),
-    "bnfed": (
-        "pyro_pfedbayes.inference.algorithms.bnfed",
-        "BNFed",
-        "matched neurons, averaged (Yurochkin et al., ICML 2019)",
-    ),
-    "pfedgp": (
-        "pyro_pfedbayes.inference.algorithms.pfedgp",
-        "PFedGP",
-        "own GPs on common features (Achituve et al., NeurIPS 2021)",
-    ),
-    "knn-per": (
-        "pyro_pfedbayes.inference.algorithms.knn_per",
-        "KNNPer",
-        "FedAvg and nearest examples (Marfoq et al., ICML 2022)",
-    ),
-    "cd2-pfed": (
-        "pyro_pfedbayes.inference.algorithms.cd2_pfed",
-        "CD2PFed",
-        "private channels in all layers (Shen et al., CVPR 2022)",
-    ),
-    "fedtgp": (
-        "pyro_pfedbayes.inference.algorithms.fedtgp",
-        "FedTGP",
-        "class prototypes, no weights (Zhang et al., AAAI 2024)",
-    ),
+    "bnfed": ("bnfed:BNFed", "matched neurons, averaged (Yurochkin et al., ICML 2019)"),
+    "pfedgp": ("pfedgp:PFedGP", "own GPs on common features (Achituve et al., NeurIPS 2021)"),
+    "knn-per": ("knn_per:KNNPer", "FedAvg and nearest examples (Marfoq et al., ICML 2022)"),
+    "cd2-pfed": ("cd2_pfed:CD2PFed", "private channels in all layers (Shen et al., CVPR 2022)"),
+    "fedtgp": ("fedtgp:FedTGP", "class prototypes, no weights (Zhang et al., AAAI 2024)"),
 }
-"""Module, dataclass of settings, and a line, by name."""
+"""The dataclass of settings in ``inference/algorithms/``, and a line, by name."""
 
-MODELS: Mapping[str, tuple[str, str, str]] = {
+MODELS: Mapping[str, tuple[str, str]] = {
     "mlp": (
-        "pyro_pfedbayes.models.builtin.classifiers",
-        "mlp_classifier",
+        "classifiers:mlp_classifier",
         "fully connected, ReLU; sizes of its layers: model.hidden",
     ),
-    "linear": (
-        "pyro_pfedbayes.models.builtin.classifiers",
-        "linear_classifier",
-        "one linear layer",
-    ),
-    "vgg": (
-        "pyro_pfedbayes.models.builtin.classifiers",
-        "vgg_classifier",
-        "convolutional, no batch norm; its plan: model.config",
-    ),
+    "linear": ("classifiers:linear_classifier", "one linear layer"),
+    "vgg": ("classifiers:vgg_classifier", "convolutional, no batch norm; its plan: model.config"),
     "logistic-regression": (
-        "pyro_pfedbayes.models.builtin.classifiers",
-        "logistic_regression",
+        "classifiers:logistic_regression",
         "log-odds of classes, linear in the features",
     ),
-    "ordinal": (
-        "pyro_pfedbayes.models.builtin.ordinal",
-        "ordinal_regression",
-        "classes in an order: cumulative logits",
-    ),
-    "linear-regression": (
-        "pyro_pfedbayes.models.builtin.regression",
-        "linear_regression",
-        "a number, linear in the features",
-    ),
-    "student-t": (
-        "pyro_pfedbayes.models.builtin.regression",
-        "student_t_regression",
-        "the same with outliers",
-    ),
-    "robust-mlp": (
-        "pyro_pfedbayes.models.builtin.regression",
-        "robust_mlp",
-        "a network with Student-t outcomes",
-    ),
+    "ordinal": ("ordinal:ordinal_regression", "classes in an order: cumulative logits"),
+    "linear-regression": ("regression:linear_regression", "a number, linear in the features"),
+    "student-t": ("regression:student_t_regression", "the same with outliers"),
+    "robust-mlp": ("regression:robust_mlp", "a network with Student-t outcomes"),
     "heteroscedastic": (
-        "pyro_pfedbayes.models.builtin.regression",
-        "heteroscedastic_regression",
+        "regression:heteroscedastic_regression",
         "a network for mean and noise of a number",
     ),
-    "poisson": (
-        "pyro_pfedbayes.models.builtin.counts",
-        "poisson_regression",
-        "counts, with an exposure if there is one",
-    ),
+    "poisson": ("counts:poisson_regression", "counts, with an exposure if there is one"),
     "negative-binomial": (
-        "pyro_pfedbayes.models.builtin.counts",
-        "negative_binomial_regression",
+        "counts:negative_binomial_regression",
         "counts that vary more than Poisson's",
     ),
     "noise-scale": (
-        "pyro_pfedbayes.models.builtin.hierarchical",
-        "client_noise",
+        "hierarchical:client_noise",
         "regression, each client with noise of its own size",
     ),
     "random-intercept": (
-        "pyro_pfedbayes.models.builtin.hierarchical",
-        "random_intercept",
+        "hierarchical:random_intercept",
         "regression, each client with an intercept of its own",
     ),
-    "horseshoe": (
-        "pyro_pfedbayes.models.builtin.hierarchical",
-        "horseshoe_regression",
-        "regression in which few features matter",
-    ),
+    "horseshoe": ("hierarchical:horseshoe_regression", "regression in which few features matter"),
 }
-"""Module, builder, and a line, by name."""
+"""The builder in ``models/builtin/``, and a line, by name."""
 
 DATA: Mapping[str, str] = {
     "digits": "1,797 handwritten digits, 8 x 8, embedded",
@@ -245,8 +141,15 @@ def algorithm_class(name: str) -> type[Any]:
     Raises:
         UserError: There is no such algorithm.
     """
-    module, attribute, _ = ALGORITHMS[known("algorithm", name, ALGORITHMS)]
-    found: type[Any] = getattr(importlib.import_module(module), attribute)
+    place, _ = ALGORITHMS[known("algorithm", name, ALGORITHMS)]
+    found: type[Any] = _imported(f"pyro_pfedbayes.inference.algorithms.{place}")
+    return found
+
+
+def model_builder(name: str) -> Callable[..., Any]:
+    """The function that builds a built-in model, imported on demand."""
+    place, _ = MODELS[known("model", name, MODELS)]
+    found: Callable[..., Any] = _imported(f"pyro_pfedbayes.models.builtin.{place}")
     return found
 
 
@@ -269,6 +172,11 @@ def preset_text(name: str) -> str:
 def preset_line(name: str) -> str:
     """What a preset runs: the comment on its first line."""
     return preset_text(name).splitlines()[0].lstrip("# ")
+
+
+def _imported(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _order(name: str) -> tuple[int, int, str]:

@@ -76,12 +76,7 @@ class DataSection(_Section):
 
 @dataclass(frozen=True)
 class ModelSection:
-    """Which model, and the options of its builder.
-
-    Attributes:
-        name: A built-in model, or ``FILE.py:FUNCTION`` with the file's path in full.
-        options: Keyword options of the builder, all of them.
-    """
+    """Which model, and all options of its builder; a file's path is in full."""
 
     name: str
     options: Mapping[str, Any]
@@ -113,14 +108,7 @@ class RunSection(_Section):
 
 @dataclass(frozen=True)
 class Config:
-    """A whole configuration, checked.
-
-    Attributes:
-        data: Section ``data``.
-        model: Section ``model``.
-        algorithm: The algorithm's settings, an instance of its dataclass.
-        run: Section ``run``.
-    """
+    """A whole configuration, checked; ``algorithm`` is an instance of the dataclass of its settings."""
 
     data: DataSection
     model: ModelSection
@@ -152,13 +140,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a configuration begins.
-
-    Attributes:
-        label: Short name for folders and reports: the preset's, or the file's stem.
-        preset: Whether it is a preset of the package.
-        tree: Its values.
-    """
+    """Where a configuration begins: a preset or a file, its label for folders and reports, and its values."""
 
     label: str
     preset: bool
@@ -166,12 +148,9 @@ class Source:
 
 
 def read_source(given: str | None, settings: Iterable[tuple[str, Any]] = ()) -> Source:
-    """Read a preset or a file.
+    """Read a preset, or a file that ends in ``.toml``.
 
-    Args:
-        given: A preset's name or a path that ends in ``.toml``; None for the preset that goes with the data set
-            named in ``settings``, ``digits`` if none is.
-        settings: Pairs of ``section.key`` and value that will be laid over it.
+    Without a name it is the preset that goes with the data set named in ``settings``, ``digits`` if none is.
     """
     if given is None:
         return _default_source(dict(settings))
@@ -233,12 +212,7 @@ def toml_value(text: str) -> Any:
 
 
 def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
-    """Check a configuration.
-
-    Args:
-        tree: Values by section and key.
-        where: How messages begin, such as ``"mine.toml: "``.
-    """
+    """Check a configuration; messages begin with ``where``, such as ``"mine.toml: "``."""
     _check_sections(tree, where)
     settings = dict(tree.get("algorithm", {}))
     name = settings.pop("name", "pfedbayes")

@@ -102,25 +102,46 @@ def our_steps(data: FederatedData, algorithm: Algorithm, mode: EngineMode) -> Ca
     return run
 
 
-def bare_steps(data: FederatedData, steps: int) -> Callable[[], None]:
-    """The bound of point methods: gradient descent on one contiguous matrix, in plain PyTorch."""
+_SHAPES = ((SIZES[0], SIZES[1]), (1, SIZES[1]), (SIZES[1], SIZES[2]), (1, SIZES[2]))
+_LENGTHS = [a * b for a, b in _SHAPES]
+
+
+def _start() -> Tensor:
+    """Every client's weights, one contiguous row each."""
+    return torch.cat([0.1 * torch.randn(n) for n in _LENGTHS]).repeat(CLIENTS, 1)
+
+
+def _batches(data: FederatedData) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Draws a batch of every client."""
     x = data.dataset.x.view(CLIENTS, -1, SIZES[0])[:, :EXAMPLES].contiguous()
     y = data.dataset.y.view(CLIENTS, -1)[:, :EXAMPLES].contiguous()
-    shapes = [(SIZES[0], SIZES[1]), (1, SIZES[1]), (SIZES[1], SIZES[2]), (1, SIZES[2])]
-    lengths = [a * b for a, b in shapes]
-    theta = torch.cat([0.1 * torch.randn(length) for length in lengths]).repeat(CLIENTS, 1)
-    theta.requires_grad_()
     rows = torch.arange(CLIENTS)[:, None]
+
+    def draw() -> tuple[Tensor, Tensor]:
+        index = torch.randint(EXAMPLES, (CLIENTS, BATCH))
+        return x[rows, index], y[rows, index]
+
+    return draw
+
+
+def _summed_loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy summed over all clients' batches."""
+    parts = zip(theta.split(_LENGTHS, 1), _SHAPES, strict=True)
+    w1, b1, w2, b2 = (part.view(CLIENTS, *shape) for part, shape in parts)
+    logits = torch.baddbmm(b2, torch.relu(torch.baddbmm(b1, x, w1)), w2)
+    return F.cross_entropy(logits.view(-1, SIZES[2]), y.view(-1), reduction="sum")
+
+
+def bare_steps(data: FederatedData, steps: int) -> Callable[[], None]:
+    """The bound of point methods: gradient descent on one contiguous matrix, in plain PyTorch."""
+    batch = _batches(data)
+    theta = _start()
+    theta.requires_grad_()
 
     def run() -> None:
         for _ in range(steps):
-            index = torch.randint(EXAMPLES, (CLIENTS, BATCH))
-            parts = zip(theta.split(lengths, 1), shapes, strict=True)
-            w1, b1, w2, b2 = (part.view(CLIENTS, *shape) for part, shape in parts)
-            hidden = torch.relu(torch.baddbmm(b1, x[rows, index], w1))
-            logits = torch.baddbmm(b2, hidden, w2).view(-1, SIZES[2])
-            loss = F.cross_entropy(logits, y[rows, index].view(-1), reduction="sum") / BATCH
-            (gradient,) = torch.autograd.grad(loss, theta)
+            x, y = batch()
+            (gradient,) = torch.autograd.grad(_summed_loss(theta, x, y) / BATCH, theta)
             with torch.no_grad():
                 theta.sub_(gradient, alpha=1e-2)
 
@@ -129,15 +150,11 @@ def bare_steps(data: FederatedData, steps: int) -> Callable[[], None]:
 
 def hand_written_steps(data: FederatedData, steps: int) -> Callable[[], None]:
     """The bound: one contiguous matrix, noise in one call, fused Adam, compiled element-wise parts, no Pyro."""
-    x = data.dataset.x.view(CLIENTS, -1, SIZES[0])[:, :EXAMPLES].contiguous()
-    y = data.dataset.y.view(CLIENTS, -1)[:, :EXAMPLES].contiguous()
-    shapes = [(SIZES[0], SIZES[1]), (1, SIZES[1]), (SIZES[1], SIZES[2]), (1, SIZES[2])]
-    lengths = [a * b for a, b in shapes]
-    mu = torch.cat([0.1 * torch.randn(length) for length in lengths]).repeat(CLIENTS, 1)
+    batch = _batches(data)
+    mu = _start()
     rho = torch.full_like(mu, -2.5)
     w_mu, w_sigma = mu[0].clone(), F.softplus(rho[0])
     adam = torch.optim.Adam([mu.requires_grad_(), rho.requires_grad_()], lr=1e-3, fused=True)
-    rows = torch.arange(CLIENTS)[:, None]
 
     def forward(mu: Tensor, rho: Tensor, eps: Tensor) -> Tensor:
         return mu + F.softplus(rho) * eps
@@ -151,22 +168,14 @@ def hand_written_steps(data: FederatedData, steps: int) -> Callable[[], None]:
 
     forward, backward = torch.compile(forward), torch.compile(backward)
 
-    def loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        parts = zip(theta.split(lengths, 1), shapes, strict=True)
-        w1, b1, w2, b2 = (part.view(CLIENTS, *shape) for part, shape in parts)
-        logits = torch.baddbmm(b2, torch.relu(torch.baddbmm(b1, x, w1)), w2)
-        nll = F.cross_entropy(logits.view(-1, SIZES[2]), y.view(-1), reduction="sum")
-        return nll * (EXAMPLES / BATCH)
-
     def run() -> None:
         for _ in range(steps):
-            index = torch.randint(EXAMPLES, (CLIENTS, BATCH))
+            x, y = batch()
             eps = torch.randn(mu.shape)
             with torch.no_grad():
                 theta = forward(mu, rho, eps)
-            (g,) = torch.autograd.grad(
-                loss(theta.requires_grad_(), x[rows, index], y[rows, index]), theta
-            )
+            loss = _summed_loss(theta.requires_grad_(), x, y) * (EXAMPLES / BATCH)
+            (g,) = torch.autograd.grad(loss, theta)
             with torch.no_grad():
                 mu.grad, rho.grad, _ = backward(g, mu, rho, eps)
             adam.step()
@@ -204,15 +213,9 @@ def plain_pyro_steps(data: FederatedData, steps: int) -> Callable[[], None]:
 
 
 def compare_steps(repeats: int, steps: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of one stacked step, interleaved.
+    """Milliseconds of one stacked step, rounds of ``steps`` interleaved.
 
-    Args:
-        repeats: Rounds of each contestant.
-        steps: Stacked steps a round.
-
-    Returns:
-        For each contestant the median and the fastest round in milliseconds a step, and the median of its
-        ratio to the bound, round by round.
+    For each contestant the median and the fastest round, and the median of its ratio to the bound, round by round.
     """
     data = synthetic(CLIENTS, EXAMPLES)
     ours = PFedBayes(local_steps=steps, batch_size=BATCH, personal_rounds=0)
@@ -226,7 +229,7 @@ def compare_steps(repeats: int, steps: int) -> dict[str, dict[str, float]]:
 
 
 def compare_point_steps(repeats: int, steps: int) -> dict[str, dict[str, float]]:
-    """The same for point methods, whose bound is a bare loop: args and returns as for `compare_steps`."""
+    """The same for point methods, whose bound is a bare loop."""
     data = synthetic(CLIENTS, EXAMPLES)
     ours = FedAvg(local_steps=steps, batch_size=BATCH)
     contestants = {
@@ -258,11 +261,7 @@ def _interleaved(
 
 
 def measure_rounds(scale: Scale, rounds: int = 3) -> dict[str, float]:
-    """Seconds a round and peak memory of a small run, in a fresh process.
-
-    Returns:
-        ``seconds`` (median of the rounds after the first) and ``peak_mib`` of the process.
-    """
+    """Median seconds a round after the first, and peak memory in MiB, of a small run in a fresh process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_rounds_here, (scale, rounds))
 
@@ -290,13 +289,7 @@ def _rounds_here(scale: Scale, rounds: int) -> dict[str, float]:
 
 
 def bench_command(steps: int = 20, quick: bool = False, as_json: bool = False) -> None:
-    """Print how fast a stacked step and a round are here.
-
-    Args:
-        steps: Stacked steps a round.
-        quick: Fewer repeats, and no scaling table.
-        as_json: Numbers only.
-    """
+    """Print how fast a stacked step and a round of ``steps`` are here; ``quick`` leaves the scaling table out."""
     console = Console(stderr=as_json)
     with console.status(
         f"{CLIENTS} clients, MLP {'-'.join(map(str, SIZES))}, batch {BATCH}; compiling takes a while first"

@@ -42,14 +42,7 @@ _CHUNK = 4_096
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run, ready to start.
-
-    Attributes:
-        config: Resolved: device and engine are those that were chosen, so that a resumed run chooses alike.
-        data: The clients' examples, on the CPU, scaled.
-        rule: How they were scaled.
-        federation: Clients and server.
-    """
+    """A run, ready to start; device and engine are those chosen, so that a resumed run chooses alike."""
 
     config: Config
     data: FederatedData
@@ -88,11 +81,7 @@ def build_experiment(config: Config) -> Experiment:
 
 
 def build_data(section: DataSection) -> tuple[FederatedData, InputRule]:
-    """Load, deal and scale the examples of section ``data``, resolved.
-
-    Returns:
-        The clients' examples, and how they were scaled.
-    """
+    """Load, deal and scale the examples of section ``data``, resolved; and how they were scaled."""
     standard = section.scaling == "standard"
     # A table is standardised in float64 as it is read; then again, over what the clients train on.
     dataset = load_dataset(
@@ -131,13 +120,7 @@ def build_partition(section: DataSection, dataset: Dataset) -> Partition:
 def build_model(
     config: Config, shape: Sequence[int], num_classes: int
 ) -> BayesianModel | ProgramModel:
-    """The model of a resolved configuration, for inputs of a shape.
-
-    Args:
-        config: Resolved.
-        shape: Of one input, without covariates.
-        num_classes: Of the outcomes; 0 if they are numbers.
-    """
+    """The model of a resolved configuration, for inputs of a shape; 0 classes if outcomes are numbers."""
     spec = DataSpec(tuple(shape), num_classes, seed_for(config.run.seed, "network"))
     model: BayesianModel | ProgramModel = build(config.model.name, config.model.options, spec)
     return model

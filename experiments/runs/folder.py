@@ -50,11 +50,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 class RunFolder:
-    """The files of one run.
-
-    Args:
-        path: The folder; see `create` and `open`.
-    """
+    """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,13 +74,8 @@ class RunFolder:
     ) -> RunFolder:
         """Make the folder of a run that begins; if that fails, nothing of it stays.
 
-        Args:
-            path: Missing, or an empty folder.
-            config: Resolved.
-            state: Before the first round, so that the run can be resumed from the start.
-            meta: See `save`.
-            draw: Writes the picture of the partition to a path.
-            model_files: A user's file with the model, and others from its folder; the run keeps copies.
+        ``state`` is that before the first round, so that the run can be resumed from the start; ``model_files`` are a
+        user's file with the model, and others from its folder, of which the run keeps copies.
         """
         cls.check_free(path)
         made = [p for p in (path, *path.parents) if not p.exists()]
@@ -164,12 +155,7 @@ class RunFolder:
         return state, meta
 
     def save(self, state: FederationState, meta: Mapping[str, Any]) -> None:
-        """Replace the checkpoint.
-
-        Args:
-            state: What to save.
-            meta: ``Experiment.description()``, and how often each client was left out.
-        """
+        """Replace the checkpoint; ``meta`` is ``Experiment.description()`` and how often each client was left out."""
         save_checkpoint(self.checkpoint, state, meta)
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:

@@ -28,26 +28,18 @@ class InputRule:
 
     Images are multiplied, divided and lowered by 1, which brings them to [-1, 1]; then, like tables, they are
     centred and scaled.
-
-    Attributes:
-        shape: Of one input, ``[C, H, W]`` or ``[columns]``.
-        top: Integer images hold 0 … top; None: images of integers are not understood.
-        multiply: Factor of integer (and of unit) images.
-        divide: Divisor of integer images.
-        floats: What images of floats hold: ``"signed"`` [-1, 1], ``"unit"`` [0, 1], ``""`` are not understood.
-        loc: Subtracted; one number, or one a column; None for nothing.
-        scale: Divided by afterwards.
-        target: (loc, scale) by which outcomes that are numbers were standardised; None if they were not.
     """
 
-    shape: tuple[int, ...]
-    top: int | None = None
-    multiply: float = 1.0
-    divide: float = 1.0
-    floats: str = ""
-    loc: tuple[float, ...] | None = None
+    shape: tuple[int, ...]  # of one input, ``[C, H, W]`` or ``[columns]``
+    top: int | None = (
+        None  # integer images hold 0 … top; None: images of integers are not understood
+    )
+    multiply: float = 1.0  # of integer (and of unit) images
+    divide: float = 1.0  # of integer images
+    floats: str = ""  # in images: "signed" [-1, 1], "unit" [0, 1]; "" are not understood
+    loc: tuple[float, ...] | None = None  # one number, or one a column
     scale: tuple[float, ...] | None = None
-    target: tuple[float, float] | None = None
+    target: tuple[float, float] | None = None  # loc and scale by which outcomes were standardised
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> InputRule:
@@ -73,12 +65,7 @@ class InputRule:
         return x.sub(self.loc[0]).div_(self.scale[0])
 
     def apply(self, x: Array, where: str) -> Tensor:
-        """Inputs as the network sees them, float32 ``[n, *shape]``.
-
-        Args:
-            x: Raw inputs, ``[n, *features]``.
-            where: What to call them in messages.
-        """
+        """Raw inputs ``[n, *features]`` as the network sees them, float32 ``[n, *shape]``."""
         if x.dtype.kind not in "buif":
             raise UserError(f"{where} must hold numbers, not {x.dtype}")
         if not len(x):
@@ -150,12 +137,7 @@ class InputRule:
 
 
 def input_rule(dataset: Dataset, path: str | None) -> InputRule:
-    """The rule by which a data set, as loaded, came to its scale.
-
-    Args:
-        dataset: The data set.
-        path: The ``.npz`` it came from; None for a named one.
-    """
+    """The rule by which a data set, from the ``.npz`` ``path`` or named, came to its scale."""
     shape = dataset.feature_shape
     if len(shape) == 1:
         if dataset.scaling is None:
@@ -177,15 +159,9 @@ def input_rule(dataset: Dataset, path: str | None) -> InputRule:
 
 
 def read_inputs(path: Path, rule: InputRule, covariates: Sequence[str] = ()) -> Tensor:
-    """Read inputs for prediction from an ``.npz``: its array ``x``, or its only one.
+    """Read inputs for prediction from an ``.npz``: its array ``x``, or its only one; nothing is unpickled.
 
-    Args:
-        path: The file; nothing in it is unpickled.
-        rule: How to scale them.
-        covariates: Further arrays ``[n]`` that the model wants, such as exposures; they are left in their own units.
-
-    Returns:
-        float32 ``[n, *shape]``, covariates as last columns.
+    Covariates are further arrays ``[n]``, such as exposures, which become last columns in their own units.
     """
     arrays = _arrays(path)
     absent = [name for name in covariates if name not in arrays]

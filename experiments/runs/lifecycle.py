@@ -53,17 +53,7 @@ def default_folder(label: str) -> Path:
 def begin(
     experiment: Experiment, path: Path, progress: Progress, *, picture: bool = True
 ) -> dict[str, Any]:
-    """Make the folder, run from the first round to the last, and write what a run leaves.
-
-    Args:
-        experiment: What to run.
-        path: Missing, or an empty folder.
-        progress: Told of each round.
-        picture: Whether to draw who holds what.
-
-    Returns:
-        The summary.
-    """
+    """Make the folder, run from the first round to the last, write what a run leaves, and return the summary."""
     state = experiment.federation.initial_state()
     meta = experiment.description() | {"dropped": {}}
 
@@ -91,12 +81,7 @@ def begin(
 
 
 def carry_on(folder: RunFolder, progress: Progress) -> dict[str, Any]:
-    """Run from the last checkpoint to the end.
-
-    Returns, raises:
-        As `begin`; and UserError if the checkpoint is damaged or does not belong to the folder, or another process is
-        at work in it.
-    """
+    """Run from the last checkpoint to the end."""
     with locked(folder.path):
         experiment, state, meta = reopen(folder)
         folder.rewrite_metrics(state.history)
@@ -106,12 +91,7 @@ def carry_on(folder: RunFolder, progress: Progress) -> dict[str, Any]:
 def reopen(
     folder: RunFolder, device: str | None = None
 ) -> tuple[Experiment, FederationState, dict[str, Any]]:
-    """Build a run's parts again and read its last state.
-
-    Args:
-        folder: The run.
-        device: Where to compute, if not where the run did.
-    """
+    """Build a run's parts once more and read its last state; ``device``, if not where the run computed."""
     config = folder.config()
     if device is not None:
         config = dataclasses.replace(config, run=config.run.model_copy(update={"device": device}))

@@ -21,12 +21,7 @@ class InUse(UserError):
 
 @contextlib.contextmanager
 def locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
-    """Hold a folder for this process, by ``flock``; where there is none (Windows), nothing is locked.
-
-    Args:
-        folder: It exists.
-        wait: Seconds to wait for another process to let go.
-    """
+    """Hold a folder for this process, by ``flock``, waiting up to ``wait`` seconds; Windows has none, and no lock."""
     path = folder / LOCK
     try:
         import fcntl

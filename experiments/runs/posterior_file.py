@@ -31,12 +31,7 @@ def experiment_datatree(
     """The tree of ``posterior.nc``: ``run.posterior_draws`` draws on the test examples, and the run's attributes.
 
     Damaged test examples are in it unless ``run.shifts`` is false, and those of the other data set that
-    `foreign_dataset` finds.
-
-    Args:
-        experiment: The run's parts.
-        state: Its last state.
-        note: Told, in a line, why the other data set that was asked for is left out.
+    `foreign_dataset` finds; ``note`` is told, in a line, why one that was asked for is left out.
     """
     run, data = experiment.config.run, experiment.data
     attrs = run_attributes(experiment.federation, state)
@@ -58,13 +53,10 @@ def experiment_datatree(
 
 
 def foreign_dataset(experiment: Experiment) -> Dataset | None:
-    """The data set that ``run.foreign`` names, in the scale of the run's inputs.
+    """The data set that ``run.foreign`` names, in the scale of the run's inputs; None if there is none.
 
     ``"auto"`` is Fashion-MNIST for MNIST and the other way round, if its files are there; nothing is downloaded for it.
     One that is named is downloaded where it is missing.
-
-    Returns:
-        None for ``"none"``, and where ``"auto"`` finds nothing.
     """
     data, chosen = experiment.data, experiment.config.run.foreign
     own = experiment.config.data.name

@@ -45,17 +45,9 @@ def predict_file(
     draws: int | None = None,
     device: str | None = None,
 ) -> FilePredictions | FileNumbers:
-    """Predict the inputs of an ``.npz`` by one model of a run.
+    """Predict the inputs of an ``.npz`` by the model of a client (name or number) or by the global one of a run.
 
-    Args:
-        folder: The run.
-        client: A client's name, its number if the clients have no names of their own, or ``"global"``.
-        path: Inputs, raw, like the training data, and the columns that the model takes beside them.
-        draws: Draws of the weights; None for those of the run's evaluations.
-        device: Where to compute; None for where the run did.
-
-    Returns:
-        Predictions of classes, or of numbers in their own units.
+    Inputs are raw, like the training data, beside any columns that the model takes; numbers come in their own units.
     """
     config = folder.config()
     place = resolve_device(device or config.run.device)

@@ -24,19 +24,12 @@ from pyro_pfedbayes.inference.predictive.accumulators import NumberSummary
 
 @dataclass(frozen=True)
 class FilePredictions:
-    """Posterior predictive of n inputs.
-
-    Attributes:
-        who: Whose model it is, in words.
-        classes: Names of the C classes.
-        probs: ``[n, C]``, averaged over draws.
-        aleatoric: Mean over draws of the entropy, ``[n]`` in nats: noise in the data.
-    """
+    """Posterior predictive of n inputs by the model ``who``: classes."""
 
     who: str
     classes: tuple[str, ...]
-    probs: Tensor
-    aleatoric: Tensor
+    probs: Tensor  # ``[n, C]``, averaged over draws
+    aleatoric: Tensor  # mean over draws of the entropy, ``[n]`` in nats: noise in the data
 
     def __len__(self) -> int:
         """Number of inputs n."""
@@ -78,21 +71,15 @@ class FilePredictions:
 
 @dataclass(frozen=True)
 class FileNumbers:
-    """Posterior predictive of n inputs whose outcomes are numbers, in the data's own units, ``[n]`` each.
+    """Posterior predictive of n inputs by the model ``who``: numbers in the data's own units, ``[n]`` each.
 
-    Attributes:
-        who: Whose model it is, in words.
-        mean: Predictive mean.
-        sd: Predictive standard deviation; infinite or NaN where the likelihood has none.
-        epistemic_sd: Standard deviation over draws of the conditional mean: what more data would remove.
-        lower: Lower end of the central 90 % interval.
-        upper: Its upper end.
+    ``sd`` is infinite or NaN where the likelihood has none; ``lower`` and ``upper`` end the central 90 % interval.
     """
 
     who: str
     mean: Tensor
     sd: Tensor
-    epistemic_sd: Tensor
+    epistemic_sd: Tensor  # over draws of the conditional mean: what more data would remove
     lower: Tensor
     upper: Tensor
 
@@ -100,13 +87,7 @@ class FileNumbers:
     def scaled(
         cls, who: str, found: NumberSummary, scaling: tuple[float, float] | None
     ) -> FileNumbers:
-        """Bring predictions from the model's units to the data's.
-
-        Args:
-            who: Whose model it is, in words.
-            found: Predictions in the model's units.
-            scaling: (loc, scale) by which outcomes were standardised; None if they were not.
-        """
+        """Bring predictions from the model's units to the data's, by the (loc, scale) of standardised outcomes."""
         loc, scale = (0.0, 1.0) if scaling is None else scaling
 
         def place(values: Tensor) -> Tensor:

@@ -58,10 +58,6 @@ def far_outcomes(model: DeclaredModel, data: FederatedData) -> str:
     """A warning that continuous outcomes are far from what a model begins with; empty if they are not.
 
     Priors and first weights are made for numbers around 0 of spread 1; counts have models of their own.
-
-    Args:
-        model: The declared model.
-        data: The clients' examples, with the columns that the model takes, on its device.
     """
     dataset = data.dataset
     if dataset.outcome == "class" or dataset.target_scaling is not None:
