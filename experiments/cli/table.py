@@ -85,20 +85,20 @@ def table(
 def _fill(plan: Plan, folder: TableFolder, jobs: int, console: Console, hint: str) -> None:
     """Make the runs, write the results, and show the overview."""
     from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted
-    from pyro_pfedbayes.experiments.tables.execution.pool import Alone, Pool
+    from pyro_pfedbayes.experiments.tables.execution.pool import Pool
     from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
-    from pyro_pfedbayes.experiments.tables.execution.supervisor import conduct
+    from pyro_pfedbayes.experiments.tables.execution.supervisor import make_runs
     from pyro_pfedbayes.experiments.tables.pages.files import write_files
     from pyro_pfedbayes.experiments.tables.results.collect import collect
 
-    schedule, keep = Schedule(plan, folder), plan.spec.head.keep_checkpoints
-    runner = Pool(jobs, keep) if jobs > 1 else Alone(keep)
+    schedule = Schedule(plan, folder)
+    pool = Pool(jobs, plan.spec.head.keep_checkpoints)
 
     def refresh() -> None:
         write_files(collect(schedule), folder.path)
 
     try:
-        conduct(schedule, runner, console, hint, refresh)
+        make_runs(schedule, pool, console, hint, refresh)
     except Interrupted as stop:
         refresh()
         raise Stopped(str(stop)) from None

@@ -23,20 +23,10 @@ Point = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """One run.
+    """One run."""
 
-    Attributes:
-        id: Names its folder; the same declaration gives the same name.
-        data: Label of the data.
-        method: Name of the method.
-        point: Its tuned settings.
-        seed: Its seed.
-        rounds: Its length.
-        tree: Its configuration, by section.
-    """
-
-    id: str
-    data: str
+    id: str  # names its folder; the same declaration gives the same name
+    data: str  # label
     method: str
     point: Point
     seed: int
@@ -45,59 +35,49 @@ class Job:
 
     def __str__(self) -> str:
         """For people: ``mnist-small fedavg, lr=0.1, seed 1``."""
-        return ", ".join(
-            part
-            for part in (f"{self.data} {self.method}", point_text(self.point), f"seed {self.seed}")
-            if part
-        )
+        parts = (f"{self.data} {self.method}", point_text(self.point), f"seed {self.seed}")
+        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one data set.
-
-    Attributes:
-        entry: The data.
-        method: The method.
-        points: Of its grid; one empty point if it has none.
-        tuning: Runs that are tried, by point; empty if there is nothing to choose.
-        final: Runs that are reported, by point: those of the point that is chosen will be made.
-        models: Which models are judged, ``"personal"`` and ``"global"``.
-    """
+    """One method on one data set."""
 
     entry: DataEntry
     method: Method
-    points: tuple[Point, ...]
-    tuning: tuple[tuple[Job, ...], ...]
-    final: tuple[tuple[Job, ...], ...]
-    models: tuple[str, ...] = ("personal", "global")
+    points: tuple[Point, ...]  # of its grid; one empty point if it has none
+    tuning: tuple[
+        tuple[Job, ...], ...
+    ]  # runs that are tried, by point; empty if there is no choice
+    final: tuple[tuple[Job, ...], ...]  # runs by point: those of the point chosen are reported
+    models: tuple[str, ...] = ("personal", "global")  # which are judged
 
     @property
     def key(self) -> tuple[str, str]:
         """Label of the data and name of the method."""
         return self.entry.label, self.method.name
 
+    @property
+    def tuning_jobs(self) -> list[Job]:
+        """Runs that are tried, point by point."""
+        return [job for runs in self.tuning for job in runs]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All runs that could be made."""
+        return [job for runs in (*self.final, *self.tuning) for job in runs]
+
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a table.
-
-    Attributes:
-        spec: What was declared.
-        cells: Data by data, method by method.
-    """
+    """All cells of a table, data by data, method by method."""
 
     spec: Spec
     cells: tuple[Cell, ...]
 
     def jobs(self) -> dict[str, Job]:
         """All runs that could be made, by name: with each point of a grid as the chosen one."""
-        return {
-            job.id: job
-            for cell in self.cells
-            for runs in (*cell.tuning, *cell.final)
-            for job in runs
-        }
+        return {job.id: job for cell in self.cells for job in cell.jobs}
 
     def cell_of(self, job: Job) -> Cell:
         """The cell that a run belongs to."""

@@ -24,11 +24,7 @@ FORMAT = "pyro-pfedbayes table 1"
 
 
 class TableFolder:
-    """The files of one table.
-
-    Args:
-        path: The folder; missing, empty, or of a table.
-    """
+    """The files of one table; the folder may be missing or empty."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,19 +41,18 @@ class TableFolder:
         with writing(self.path):
             self.runs.mkdir(parents=True, exist_ok=True)
             self.failures.mkdir(exist_ok=True)
-            write_atomically(
-                self.index, json_text({"format": FORMAT, "table": _plain(plan)}, indent=1) + "\n"
-            )
+            declared = {"format": FORMAT, "table": _plain(plan)}
+            write_atomically(self.index, json_text(declared, indent=1) + "\n")
 
     def check(self, plan: Plan) -> None:
         """See that the folder is this table's, or can become it; nothing is written."""
         if self.index.exists():
             before = self._read()
-            foreign = sorted(self.names() - plan.jobs().keys())
+            foreign = sorted(self._names() - plan.jobs().keys())
             if foreign:
-                told = changes(before, _plain(plan))
-                what = "; ".join(told[:3]) or f"run {foreign[0]}"
-                what += f"; and {len(told) - 3} more" if len(told) > 3 else ""
+                found = changes(before, _plain(plan))
+                what = "; ".join(found[:3]) or f"run {foreign[0]}"
+                what += f"; and {len(found) - 3} more" if len(found) > 3 else ""
                 runs = counted(len(foreign), "run")
                 raise UserError(
                     f"{self.path} holds {runs} not of this table: {what}; put it back, or give another -o"
@@ -66,12 +61,6 @@ class TableFolder:
             raise UserError(
                 f"{self.path} is not empty and not the folder of a table; give another -o"
             )
-
-    def names(self) -> set[str]:
-        """Names of all runs that have begun or failed."""
-        begun = {p.name for p in self.runs.iterdir()} if self.runs.is_dir() else set()
-        failed = {p.stem for p in self.failures.iterdir()} if self.failures.is_dir() else set()
-        return {name for name in begun | failed if not name.startswith(".")}
 
     def run(self, name: str) -> RunFolder:
         """The folder of a run, which may be missing."""
@@ -84,31 +73,37 @@ class TableFolder:
     def failure(self, name: str) -> str | None:
         """Why a run failed; None if it did not."""
         try:
-            found = json.loads((self.failures / f"{name}.json").read_text(encoding="utf-8"))
+            return str(json.loads(self._failure(name).read_text(encoding="utf-8"))["reason"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError, TypeError):
             return "its reason cannot be read"
-        return str(found["reason"]) if isinstance(found, dict) and "reason" in found else "unknown"
 
     def settled(self, name: str) -> bool:
         """Whether nothing is left to do for a run."""
         return self.finished(name) or self.failure(name) is not None
 
     def fail(self, name: str, reason: str) -> None:
-        """Remember why a run failed; its checkpoint is of no use then."""
+        """Record why a run failed; its checkpoint is of no use then."""
         shutil.rmtree(self.run(name).checkpoint, ignore_errors=True)
-        file = self.failures / f"{name}.json"
-        with writing(file):
-            write_atomically(file, json_text({"run": name, "reason": reason}) + "\n")
+        with writing(self._failure(name)):
+            text = json_text({"run": name, "reason": reason}) + "\n"
+            write_atomically(self._failure(name), text)
 
-    def forget_failures(self) -> int:
-        """Let failed runs be made anew; return how many there were."""
-        found = list(self.failures.glob("*.json"))
-        for file in found:
+    def forget_failures(self) -> None:
+        """Let failed runs be made anew."""
+        for file in self.failures.glob("*.json"):
             shutil.rmtree(self.runs / file.stem, ignore_errors=True)
-            file.unlink(missing_ok=True)
-        return len(found)
+            file.unlink()
+
+    def _failure(self, name: str) -> Path:
+        return self.failures / f"{name}.json"
+
+    def _names(self) -> set[str]:
+        """Of all runs that have begun or failed."""
+        found = {path.name for path in self.runs.glob("*")}
+        found |= {path.stem for path in self.failures.glob("*")}
+        return {name for name in found if not name.startswith(".")}
 
     def _read(self) -> Mapping[str, Any]:
         try:
@@ -121,22 +116,18 @@ class TableFolder:
         return table
 
 
-def _plain(plan: Plan) -> dict[str, Any]:
+def _plain(plan: Plan) -> Mapping[str, Any]:
     """What a table declares, as JSON has it."""
     spec = plan.spec
-    found: dict[str, Any] = json.loads(
-        json.dumps(
-            {
-                "table": spec.head.model_dump(),
-                "tuning": spec.tuning.model_dump(),
-                "data": {entry.label: entry.model_dump(exclude={"swept"}) for entry in spec.data},
-                "method": {
-                    "+".join([method.name, *(method.on or ())]): method.model_dump()
-                    for method in spec.methods
-                },
-                "sweep": {sweep.name: sweep.model_dump() for sweep in spec.sweeps},
-            },
-            default=str,
-        )
-    )
+    declared = {
+        "table": spec.head.model_dump(),
+        "tuning": spec.tuning.model_dump(),
+        "data": {entry.label: entry.model_dump(exclude={"swept"}) for entry in spec.data},
+        "method": {
+            "+".join([method.name, *(method.on or ())]): method.model_dump()
+            for method in spec.methods
+        },
+        "sweep": {sweep.name: sweep.model_dump() for sweep in spec.sweeps},
+    }
+    found: Mapping[str, Any] = json.loads(json.dumps(declared, default=str))
     return found

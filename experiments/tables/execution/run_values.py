@@ -18,43 +18,25 @@ SELECTORS = ("selected", "last", "best")
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run is quoted by.
+    """What a run is quoted by; bytes and steps are those of all clients together."""
 
-    Attributes:
-        first: The first measure: ``"accuracy"`` or ``"rmse"``.
-        values: Measures on test examples by model and selector, such as ``values["personal", "last"]["nll"]``.
-        validation: The first measure and the NLL on validation examples of the selected round, by model.
-        rounds: The length of the run.
-        clients: How many clients it had.
-        seconds: Of training.
-        evaluation: Seconds of evaluation.
-        bytes_uploaded: By all clients together; None of a run that did not count.
-        gradient_steps: By all clients together.
-    """
-
-    first: str
-    values: Mapping[tuple[str, str], Mapping[str, float]]
-    validation: Mapping[str, tuple[float, float]]
+    first: str  # measure: "accuracy" or "rmse"
+    values: Mapping[tuple[str, str], Mapping[str, float]]  # on test examples by model and selector
+    validation: Mapping[str, tuple[float, float]]  # first measure and NLL, selected round, by model
     rounds: int
     clients: int
-    seconds: float
-    evaluation: float
-    bytes_uploaded: int | None
+    seconds: float  # of training
+    evaluation: float  # seconds
+    bytes_uploaded: int | None  # None of a run that did not count
     gradient_steps: int
 
 
 def read_figures(folder: RunFolder, models: tuple[str, ...] = MODELS) -> Figures:
-    """Read ``summary.json`` and ``metrics.jsonl`` of a finished run.
-
-    Args:
-        folder: The run.
-        models: Those that are judged.
-    """
+    """Read ``summary.json`` and ``metrics.jsonl`` of a finished run, for the models that are judged."""
     try:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
         lines = folder.metrics.read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
-        return _figures(summary, records, models)
+        return _figures(summary, [json.loads(line) for line in lines], models)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UserError(
             f"{folder.path} is damaged: {type(problem).__name__} {problem}; delete it to run it again"
@@ -64,25 +46,23 @@ def read_figures(folder: RunFolder, models: tuple[str, ...] = MODELS) -> Figures
 def _figures(
     summary: Mapping[str, Any], records: list[dict[str, Any]], models: tuple[str, ...]
 ) -> Figures:
-    values: dict[tuple[str, str], dict[str, float]] = {}
-    validation: dict[str, tuple[float, float]] = {}
-    first = "accuracy"
-    for model in models:
-        chosen = chosen_rounds(records, model)
-        if chosen:
-            first = first_of(records, model)
-        for selector, row in chosen.items():
-            values[model, selector] = {
-                name: _number(value)
-                for name, value in row.items()
-                if not name.startswith(("validation_", "mean_weights_"))
-            }
-        if "selected" in chosen:
-            row = chosen["selected"]
-            validation[model] = (
-                _number(row[f"validation_{first}"]),
-                _number(row["validation_nll"]),
-            )
+    chosen = {model: chosen_rounds(records, model) for model in models}
+    told = [model for model in models if chosen[model]]
+    first = first_of(records, told[-1]) if told else "accuracy"
+    values = {
+        (model, selector): {
+            name: _number(value)
+            for name, value in row.items()
+            if not name.startswith(("validation_", "mean_weights_"))
+        }
+        for model, rounds in chosen.items()
+        for selector, row in rounds.items()
+    }
+    validation = {
+        model: (_number(row[f"validation_{first}"]), _number(row["validation_nll"]))
+        for model, rounds in chosen.items()
+        if (row := rounds.get("selected")) is not None
+    }
     return Figures(
         first,
         values,

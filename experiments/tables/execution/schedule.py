@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job, Plan
 from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.execution.run_values import Figures, read_figures
@@ -11,19 +9,14 @@ from pyro_pfedbayes.experiments.tables.execution.selection import Choice, choose
 
 
 class Schedule:
-    """What is done and what is left of a plan; progress itself is in the folder.
-
-    Args:
-        plan: All runs.
-        folder: Tells which are settled.
-    """
+    """What is done and what is left of a plan; progress itself is in the folder."""
 
     def __init__(self, plan: Plan, folder: TableFolder) -> None:
         self.plan, self.folder = plan, folder
         self.started: set[str] = set()
         self._settled: set[str] = set()
         self._choices: dict[tuple[str, str], Choice] = {}
-        self._figures: dict[tuple[str, tuple[str, ...]], Figures] = {}
+        self._figures: dict[str, Figures] = {}
 
     def settled(self, job: Job) -> bool:
         """Whether a run is finished or has failed."""
@@ -34,49 +27,46 @@ class Schedule:
     def choice(self, cell: Cell) -> Choice | None:
         """The point chosen in a cell, once its tuning runs are settled."""
         if cell.key not in self._choices:
-            if not all(self.settled(job) for runs in cell.tuning for job in runs):
+            if not all(map(self.settled, cell.tuning_jobs)):
                 return None
             self._choices[cell.key] = choose(cell, self.folder)
         return self._choices[cell.key]
 
-    def figures(self, job: Job, models: tuple[str, ...]) -> Figures:
+    def figures(self, job: Job) -> Figures:
         """Those of a finished run, read once."""
-        if (job.id, models) not in self._figures:
-            self._figures[job.id, models] = read_figures(self.folder.run(job.id), models)
-        return self._figures[job.id, models]
+        if job.id not in self._figures:
+            models = self.plan.cell_of(job).models
+            self._figures[job.id] = read_figures(self.folder.run(job.id), models)
+        return self._figures[job.id]
 
     def next(self) -> Job | None:
         """A run that can be started now, cell by cell; None if there is none (others may have to end first)."""
         for cell in self.plan.cells:
-            for job in self._ready(cell):
+            for job in (*cell.tuning_jobs, *self.final(cell)):
                 if job.id not in self.started and not self.settled(job):
                     return job
         return None
 
+    def final(self, cell: Cell) -> tuple[Job, ...]:
+        """The runs of a cell that are reported; none if no point is chosen (yet)."""
+        choice = self.choice(cell)
+        return () if choice is None or choice.number is None else cell.final[choice.number]
+
     def left(self) -> dict[str, Job]:
-        """Runs still to be made; where nothing is chosen yet, those of the first point stand for the final ones."""
-        found: dict[str, Job] = {}
-        for cell in self.plan.cells:
-            choice = self.choice(cell)
-            number = 0 if choice is None else choice.number
-            runs = [job for tried in cell.tuning for job in tried]
-            runs += [] if number is None else cell.final[number]
-            found |= {job.id: job for job in runs if not self.settled(job)}
-        return found
+        """Runs still to be made."""
+        return {name: job for name, job in self._all().items() if not self.settled(job)}
 
     def total(self) -> int:
         """How many runs the table takes."""
-        made: set[str] = set()
-        for cell in self.plan.cells:
-            choice = self.choice(cell)
-            number = 0 if choice is None else choice.number
-            made |= {job.id for tried in cell.tuning for job in tried}
-            made |= set() if number is None else {job.id for job in cell.final[number]}
-        return len(made)
+        return len(self._all())
 
-    def _ready(self, cell: Cell) -> Iterator[Job]:
-        for tried in cell.tuning:
-            yield from tried
-        choice = self.choice(cell)
-        if choice is not None and choice.number is not None:
-            yield from cell.final[choice.number]
+    def _all(self) -> dict[str, Job]:
+        """All runs; where nothing is chosen yet, those of the first point stand for the final ones."""
+        return {
+            job.id: job
+            for cell in self.plan.cells
+            for job in (
+                *cell.tuning_jobs,
+                *(cell.final[0] if self.choice(cell) is None else self.final(cell)),
+            )
+        }

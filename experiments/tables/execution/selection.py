@@ -7,43 +7,29 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyro_pfedbayes.experiments.tables.declaration.plan import Cell
+from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job
 from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.execution.run_values import Figures, read_figures
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a point did.
+    """How a point did on validation examples, averaged over the tuning seeds; NaN if a run failed."""
 
-    Attributes:
-        number: Of the point.
-        value: Its first measure on validation examples, averaged over the tuning seeds; NaN if a run failed.
-        nll: Its NLL there, in nats.
-        reason: Why a run failed.
-    """
-
-    number: int
-    value: float
+    number: int  # of the point
+    value: float  # first measure
     nll: float
-    reason: str | None = None
+    reason: str | None = None  # why a run failed
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The point that a cell's final runs are made with.
+    """The point that a cell's final runs are made with."""
 
-    Attributes:
-        number: Of the point; None if all of them failed.
-        trials: All points that were tried; empty if there was only one.
-        model: The model whose figures decided.
-        first: The measure that decided; None if no run told.
-    """
-
-    number: int | None
-    trials: tuple[Trial, ...]
-    model: str
-    first: str | None = None
+    number: int | None  # of the point; None if all of them failed
+    trials: tuple[Trial, ...]  # all points that were tried; empty if there was only one
+    model: str  # whose figures decided
+    first: str | None = None  # the measure that decided; None if no run told
 
     @property
     def reason(self) -> str | None:
@@ -54,56 +40,38 @@ class Choice:
 def choose(cell: Cell, folder: TableFolder) -> Choice:
     """The point with the best first measure of the personal model (the global one, if there is no other).
 
-    Ties go to the lower NLL, then to the earlier point. Only the validation examples are looked at.
-
-    Args:
-        cell: Its tuning runs are settled.
-        folder: Where they are.
+    Ties go to the lower NLL, then to the earlier point. The cell's tuning runs are settled.
     """
     if not cell.tuning:
         return Choice(0, (), "")
-    found: list[list[Figures]] = []
-    reasons: list[str | None] = []
-    for runs in cell.tuning:
-        failures = [folder.failure(job.id) for job in runs if not folder.finished(job.id)]
-        reasons.append(next((f or "not finished" for f in failures), None))
-        done = [] if failures else [folder.run(job.id) for job in runs]
-        found.append([read_figures(run, cell.models) for run in done])
-    figures = [f for runs in found for f in runs]
+    tried = [_figures(cell, runs, folder) for runs in cell.tuning]
+    figures = [found for runs in tried if not isinstance(runs, str) for found in runs]
     # If all failed, the model that would have decided.
-    judged = {model for f in figures for model in f.validation} or {*cell.models}
+    judged = {model for found in figures for model in found.validation} or {*cell.models}
     model = "personal" if "personal" in judged else "global"
     first = figures[0].first if figures else None
-    trials = tuple(
-        _trial(number, runs, model, reason)
-        for number, (runs, reason) in enumerate(zip(found, reasons, strict=True))
+    trials = tuple(_trial(number, runs, model) for number, runs in enumerate(tried))
+    sign = 1 if first == "rmse" else -1
+    best = min(
+        (trial for trial in trials if not math.isnan(trial.value)),
+        key=lambda t: (sign * t.value, math.inf if math.isnan(t.nll) else t.nll),
+        default=None,
     )
-    order = better_first(trials, low=first == "rmse")
-    return Choice(order[0].number if order else None, trials, model, first)
+    return Choice(best.number if best else None, trials, model, first)
 
 
-def better_first(trials: Sequence[Trial], *, low: bool) -> list[Trial]:
-    """Trials with a figure, the best first.
-
-    Args:
-        trials: In the order of the grid.
-        low: Whether a lower figure is better.
-
-    Example:
-        >>> trials = [Trial(0, 0.9, 0.4), Trial(1, 0.9, 0.3), Trial(2, math.nan, 0.1)]
-        >>> [trial.number for trial in better_first(trials, low=False)]
-        [1, 0]
-    """
-    sign = 1 if low else -1
-    judged = [trial for trial in trials if not math.isnan(trial.value)]
-    return sorted(judged, key=lambda t: (sign * t.value, math.inf if math.isnan(t.nll) else t.nll))
+def _figures(cell: Cell, runs: Sequence[Job], folder: TableFolder) -> list[Figures] | str:
+    """Those of the runs of a point, or why one failed."""
+    for job in runs:
+        if not folder.finished(job.id):
+            return folder.failure(job.id) or "not finished"
+    return [read_figures(folder.run(job.id), cell.models) for job in runs]
 
 
-def _trial(number: int, runs: Sequence[Figures], model: str, reason: str | None) -> Trial:
-    told = [run.validation[model] for run in runs if model in run.validation]
-    if reason is None and (not told or len(told) < len(runs)):
-        reason = "no validation example was judged"
-    if reason is not None:
-        return Trial(number, math.nan, math.nan, reason)
-    value, nll = (statistics.fmean(column) for column in zip(*told, strict=True))
+def _trial(number: int, runs: list[Figures] | str, model: str) -> Trial:
+    if isinstance(runs, str):
+        return Trial(number, math.nan, math.nan, runs)
+    if not all(model in run.validation for run in runs):
+        return Trial(number, math.nan, math.nan, "no validation example was judged")
+    value, nll = map(statistics.fmean, zip(*(run.validation[model] for run in runs), strict=True))
     return Trial(number, value, nll, "its figures are not finite" if math.isnan(value) else None)

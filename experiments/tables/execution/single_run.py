@@ -28,13 +28,7 @@ _MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt at a run ended.
-
-    Attributes:
-        status: ``"finished"``; ``"failed"``, and would again; ``"interrupted"`` by the user; or ``"stop"``: the table
-            cannot go on.
-        reason: Why, in one line.
-    """
+    """How an attempt at a run ended: a run that failed would again; after ``"stop"`` the table cannot go on."""
 
     status: Literal["finished", "failed", "interrupted", "stop"]
     reason: str = ""
@@ -43,28 +37,21 @@ class Outcome:
 class Silent:
     """Progress that is not shown: a table tells of whole runs."""
 
-    @contextlib.contextmanager
-    def running(self, done: int, total: int) -> Iterator[None]:
+    def running(self, done: int, total: int) -> contextlib.nullcontext[None]:
         """Nothing to prepare."""
-        del done, total
-        yield
+        return contextlib.nullcontext()
 
     def round(self, report: RoundReport) -> None:
         """Say nothing."""
-        del report
 
     def note(self, text: str) -> None:
         """Say nothing; a run's summary tells of clients that diverged."""
-        del text
 
 
 def bring_to_end(tree: Tree, path: Path, keep_checkpoint: bool) -> None:
     """Begin a run, or carry it on; do nothing if it is finished.
 
-    Args:
-        tree: Its configuration.
-        path: Its folder; what was left by a process that was killed while it made the folder is cleared away.
-        keep_checkpoint: Whether the last state stays once it is finished.
+    What was left by a process that was killed while it made the folder is cleared away.
     """
     folder = RunFolder(path)
     if not folder.finished:
@@ -84,22 +71,19 @@ def outcome_of(tree: Tree, path: Path, keep_checkpoint: bool) -> Outcome:
     except (Interrupted, KeyboardInterrupt):
         return Outcome("interrupted")
     except Exception as problem:
-        chain = list(_chain(problem))
+        chain = list(_causes(problem))
         # The innermost message is the reason; the outer ones say what was saved where.
-        mistakes = [link for link in chain if isinstance(link, UserError)]
-        told = mistakes[-1] if mistakes else problem
-        reason = " ".join(str(told).split()) or type(told).__name__
-        if not mistakes:
-            reason = f"{type(problem).__name__}: {reason}"
+        mistakes = [str(link) for link in chain if isinstance(link, UserError)]
+        kind = type(problem).__name__
+        reason = " ".join((mistakes or [str(problem)])[-1].split()) or kind
         mendable = any(isinstance(e, OSError) and e.errno in _MENDABLE for e in chain)
-        mendable = mendable or isinstance(problem, InUse)
-        return Outcome("stop" if mendable else "failed", reason)
+        stop = mendable or isinstance(problem, InUse)
+        return Outcome("stop" if stop else "failed", reason if mistakes else f"{kind}: {reason}")
     return Outcome("finished")
 
 
-def _chain(problem: BaseException) -> Iterator[BaseException]:
+def _causes(problem: BaseException | None) -> Iterator[BaseException]:
     """An exception, what caused it, what caused that."""
-    link: BaseException | None = problem
-    while link is not None:
-        yield link
-        link = link.__cause__
+    while problem is not None:
+        yield problem
+        problem = problem.__cause__

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted
 from pyro_pfedbayes.experiments.tables.declaration.plan import Job
-from pyro_pfedbayes.experiments.tables.execution.pool import Runner
+from pyro_pfedbayes.experiments.tables.execution.pool import Pool
 from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -20,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class TimeLeft:
-    """How long further runs will take, from those that are finished: seconds a round, by method and data."""
+    """How long further runs will take, from those that are finished: seconds a round, by data and method."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str, str], list[float]] = {}
 
     def add(self, job: Job, seconds: float) -> None:
-        """A run of ``job.rounds`` rounds took so many seconds."""
+        """A run took so many seconds."""
         self._rates.setdefault((job.data, job.method), []).append(seconds / job.rounds)
 
     def left(self, jobs: Iterable[Job], places: int) -> float | None:
@@ -39,59 +37,58 @@ class TimeLeft:
         return sum(self._rate(job) * job.rounds for job in jobs) / places
 
     def _rate(self, job: Job) -> float:
-        same = self._rates.get((job.data, job.method))
-        if same is None:
-            near = [v for (d, m), v in self._rates.items() if d == job.data]
-            near = near or [v for (d, m), v in self._rates.items() if m == job.method]
-            same = [rate for rates in near or self._rates.values() for rate in rates]
-        return statistics.fmean(same)
+        rates = self._rates
+        groups = (
+            [rates[key] for key in rates if key == (job.data, job.method)],
+            [rates[key] for key in rates if key[0] == job.data],
+            [rates[key] for key in rates if key[1] == job.method],
+            [*rates.values()],
+        )
+        alike = next(filter(None, groups))
+        return statistics.fmean(rate for found in alike for rate in found)
 
 
-def conduct(
-    schedule: Schedule,
-    runner: Runner,
-    console: Console,
-    hint: str,
-    refresh: Callable[[], None] = lambda: None,
+def make_runs(
+    schedule: Schedule, pool: Pool, console: Console, hint: str, refresh: Callable[[], None]
 ) -> None:
     """Make all runs that are left.
 
     Args:
         schedule: Which come next.
-        runner: Makes them; it is closed at the end.
+        pool: Makes them; it is closed at the end.
         console: Where progress is told.
         hint: How to go on, for messages.
         refresh: Called whenever a run has ended.
     """
-    clock, folder = _clock(schedule), schedule.folder
+    clock, folder = TimeLeft(), schedule.folder
+    for done in schedule.plan.jobs().values():
+        if folder.finished(done.id):
+            _time(schedule, done, clock)
     with _bar(console, schedule) as show:
         try:
-            running = 0
             while True:
-                while running < runner.places and (job := schedule.next()) is not None:
+                while len(pool.running) < pool.places and (job := schedule.next()) is not None:
                     schedule.started.add(job.id)
-                    show(f"{job}  {_estimate(schedule, clock, runner)}")
-                    runner.start(job, folder.runs / job.id)
-                    running += 1
-                if not running:
+                    show(f"{job}  {_estimate(schedule, clock, pool)}")
+                    pool.start(job, folder.runs / job.id)
+                if not pool.running:
                     return
-                job, outcome = runner.wait()
-                running -= 1
+                job, outcome = pool.wait()
                 if outcome.status == "interrupted":
                     raise KeyboardInterrupt
                 if outcome.status == "stop":
                     raise UserError(f"{job}: {outcome.reason} ({hint})")
                 if outcome.status == "failed":
                     folder.fail(job.id, outcome.reason)
-                told = _told(schedule, job, clock)
-                done = f"[{schedule.total() - len(schedule.left())}/{schedule.total()}]"
-                text = f"{done} {job}: {told}  {_estimate(schedule, clock, runner)}"
+                result = _result(schedule, job, clock)
+                count = f"[{schedule.total() - len(schedule.left())}/{schedule.total()}]"
+                text = f"{count} {job}: {result}  {_estimate(schedule, clock, pool)}"
                 console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
                 refresh()
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; {hint}") from None
         finally:
-            runner.close()
+            pool.close()
 
 
 def span(seconds: float) -> str:
@@ -125,40 +122,27 @@ def _bar(console: Console, schedule: Schedule) -> Iterator[Callable[[str], None]
         yield show
 
 
-def _clock(schedule: Schedule) -> TimeLeft:
-    """What earlier sessions took."""
-    clock = TimeLeft()
-    for job in schedule.plan.jobs().values():
-        if schedule.folder.finished(job.id):
-            clock.add(job, _seconds(schedule.folder.run(job.id).summary))
-    return clock
-
-
-def _seconds(summary: Path) -> float:
-    try:
-        found = json.loads(summary.read_text(encoding="utf-8"))["seconds"]
-        return float(found["train"]) + float(found["evaluate"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
-
-
-def _estimate(schedule: Schedule, clock: TimeLeft, runner: Runner) -> str:
+def _estimate(schedule: Schedule, clock: TimeLeft, pool: Pool) -> str:
     left = schedule.left()
-    seconds = clock.left(left.values(), min(runner.places, max(1, len(left))))
+    seconds = clock.left(left.values(), min(pool.places, max(1, len(left))))
     return "" if seconds is None or not left else f"{span(seconds)} left"
 
 
-def _told(schedule: Schedule, job: Job, clock: TimeLeft) -> str:
+def _time(schedule: Schedule, job: Job, clock: TimeLeft) -> float:
+    """Seconds that a finished run took, which the clock counts."""
+    figures = schedule.figures(job)
+    clock.add(job, figures.seconds + figures.evaluation)
+    return figures.seconds + figures.evaluation
+
+
+def _result(schedule: Schedule, job: Job, clock: TimeLeft) -> str:
     reason = schedule.folder.failure(job.id)
     if reason is not None:
         return f"failed: {reason}"
-    found = schedule.figures(job, schedule.plan.cell_of(job).models)
-    seconds = found.seconds + found.evaluation
-    clock.add(job, seconds)
-    parts = []
+    found, parts = schedule.figures(job), []
     for short, model in (("PM", "personal"), ("GM", "global")):
         value = found.values.get((model, "last"), {}).get(found.first)
         if value is not None:
             shown = f"{100 * value:.1f} %" if found.first == "accuracy" else f"{value:.4g}"
             parts.append(f"{short} {shown}")
-    return "  ".join([*parts, span(seconds)])
+    return "  ".join([*parts, span(_time(schedule, job, clock))])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.data.datasets import load_dataset
 from pyro_pfedbayes.errors import UserError
@@ -32,19 +30,23 @@ def try_out(
     Returns:
         What was passed over, a line each.
     """
-    skipped: dict[str, list[str]] = {}
+    left, folder = schedule.left(), schedule.folder
     by_data: dict[str, list[Cell]] = {}
-    for cell in _unfinished(schedule, retry):
-        by_data.setdefault(cell.entry.label, []).append(cell)
+    for cell in schedule.plan.cells:
+        if any(
+            job.id in left or (retry and folder.failure(job.id) is not None) for job in cell.jobs
+        ):
+            by_data.setdefault(cell.entry.label, []).append(cell)
+    skipped: dict[str, list[str]] = {}
     for label, cells in by_data.items():
-        sections = list(dict.fromkeys(_config(job).data for job in _jobs(cells)))
+        sections = list(dict.fromkeys(_config(job).data for cell in cells for job in cell.jobs))
         try:
             if not download and not sections[0].name.endswith(".npz"):
                 load_dataset(sections[0].name, data_dir=sections[0].dir, download=False)
         except UserError as problem:
             skipped.setdefault(str(problem), []).append(label)
             continue
-        data = _dealt(sections, f"{where}data '{label}'")
+        data = _deal(sections, f"{where}data '{label}'")
         for cell in cells:
             _try_cell(cell, data, where)
     return [
@@ -52,55 +54,39 @@ def try_out(
     ]
 
 
-def _unfinished(schedule: Schedule, retry: bool) -> Iterator[Cell]:
-    left, folder = schedule.left(), schedule.folder
-    for cell in schedule.plan.cells:
-        if any(
-            job.id in left or (retry and folder.failure(job.id) is not None)
-            for job in _jobs([cell])
-        ):
-            yield cell
-
-
-def _jobs(cells: Iterable[Cell]) -> Iterator[Job]:
-    for cell in cells:
-        for runs in (*cell.final, *cell.tuning):
-            yield from runs
-
-
 def _config(job: Job) -> Config:
     return resolve(parse_config(job.tree))
 
 
-def _dealt(sections: list[DataSection], where: str) -> FederatedData:
+def _deal(sections: list[DataSection], where: str) -> FederatedData:
     """The data as the first section deals them; the others, which differ in their seeds, are tried as well."""
-    told = ""
+    place = where
     try:
         data, _ = build_data(sections[0])
         for section in sections[1:]:
-            told = f", seed {section.seed}"
+            place = f"{where}, seed {section.seed}"
             build_partition(section, data.dataset)
     except UserError as problem:
-        raise UserError(f"{where}{told}: {problem}") from None
+        raise UserError(f"{place}: {problem}") from None
     return data
 
 
 def _try_cell(cell: Cell, data: FederatedData, where: str) -> None:
+    """All that happens before the first round of the runs of each point."""
     for point, final, tried in zip(cell.points, cell.final, cell.tuning or cell.final, strict=True):
         try:
-            _begin(_config(final[0]), data, {final[0].rounds, tried[0].rounds})
+            config = _config(final[0])
+            resolve_device(config.run.device)
+            # On the CPU, as runs side by side need the memory of the device.
+            run = config.run.model_copy(update={"device": "cpu"})
+            federation = build_federation(
+                Config(config.data, config.model, config.algorithm, run), data
+            )
+            server = federation.initial_state().server
+            federation.algorithm.client_init(federation.model, server, 1)
+            lengths = sorted({final[0].rounds, tried[0].rounds})
+            for rounds in lengths:
+                federation.algorithm.check(rounds, data.num_clients)
+            federation.engine_for(lengths[-1])
         except UserError as problem:
             raise UserError(f"{place_text(cell, point, where)}{problem}") from None
-
-
-def _begin(config: Config, data: FederatedData, lengths: set[int]) -> None:
-    """All that happens before the first round of runs of some lengths."""
-    resolve_device(config.run.device)
-    # On the CPU, as runs side by side need the memory of the device.
-    run = config.run.model_copy(update={"device": "cpu"})
-    federation = build_federation(Config(config.data, config.model, config.algorithm, run), data)
-    server = federation.initial_state().server
-    federation.algorithm.client_init(federation.model, server, 1)
-    for rounds in sorted(lengths):
-        federation.algorithm.check(rounds, data.num_clients)
-    federation.engine_for(max(lengths))

@@ -1,4 +1,4 @@
-"""A process that makes runs: a line of JSON in for each, a line of JSON out.
+"""A process that makes one run, given as JSON, and writes its outcome as a line of JSON.
 
 It ends with the process that started it, however that ends.
 """
@@ -9,40 +9,31 @@ import contextlib
 import dataclasses
 import json
 import os
-import queue
 import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import TextIO
 
 
 def main() -> None:
-    """Work until standard input ends."""
-    # Answers go through a descriptor of their own, so that nothing else gets between them.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Make the run that the command line holds."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # The outcome goes through a descriptor of its own, so that nothing else gets between.
+    outcome = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
-    orders: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_listen, args=(sys.stdin, orders), daemon=True).start()
-    # Between two runs there is nothing to save.
+    # An interrupt before the run has begun: there is nothing to save.
     with contextlib.suppress(KeyboardInterrupt):
-        import torch
-
         from pyro_pfedbayes.experiments.tables.execution.single_run import outcome_of
 
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        while True:
-            order = json.loads(orders.get())
-            found = outcome_of(order["tree"], Path(order["path"]), order["keep_checkpoint"])
-            answers.write(json.dumps(dataclasses.asdict(found)) + "\n")
-            answers.flush()
+        order = json.loads(sys.argv[1])
+        found = outcome_of(order["tree"], Path(order["path"]), order["keep_checkpoint"])
+        print(json.dumps(dataclasses.asdict(found)), file=outcome, flush=True)
 
 
-def _listen(source: TextIO, orders: queue.Queue[str]) -> None:
-    for line in source:
-        orders.put(line)
-    # Nobody waits for an answer any more; the run's last checkpoint stays.
+def _end_with_parent() -> None:
+    """The parent writes nothing: the pipe ends when it does. The run's last checkpoint stays."""
+    os.read(0, 1)
     os._exit(0)
 
 

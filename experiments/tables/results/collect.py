@@ -146,13 +146,12 @@ def collect(schedule: Schedule) -> Results:
     found = []
     for cell in schedule.plan.cells:
         choice = schedule.choice(cell)
-        number = None if choice is None else choice.number
-        jobs = () if number is None else cell.final[number]
-        found.append(CellResult(cell, choice, tuple(_run(schedule, cell, job) for job in jobs)))
+        runs = tuple(_run(schedule, job) for job in schedule.final(cell))
+        found.append(CellResult(cell, choice, runs))
     return Results(schedule.plan, tuple(found))
 
 
-def _run(schedule: Schedule, cell: Cell, job: Job) -> RunResult:
+def _run(schedule: Schedule, job: Job) -> RunResult:
     if schedule.folder.finished(job.id):
-        return RunResult(job, schedule.figures(job, cell.models), None)
+        return RunResult(job, schedule.figures(job), None)
     return RunResult(job, None, schedule.folder.failure(job.id))
