@@ -71,7 +71,7 @@ class FederatedData:
         partition: Index lists of N clients.
 
     Raises:
-        UserError: If :meth:`validate` finds the two do not fit.
+        UserError: If an index does not exist or is dealt twice, or a client has no training example.
 
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset
@@ -91,7 +91,22 @@ class FederatedData:
 
     def __post_init__(self) -> None:
         """Check that the two fit together."""
-        self.validate()
+        n, where = len(self.dataset), f"partition '{self.partition.scheme}'"
+        for name, index in zip(self.partition.names, self.partition.train, strict=True):
+            if not len(index):
+                raise UserError(f"{where}: client {name} has no training example")
+        lists = [index for part in PARTS for index in self.partition.part(part)]
+        if any(index.dtype != torch.int64 or index.ndim != 1 for index in lists):
+            raise UserError(f"{where}: index lists must be int64 tensors of one dimension")
+        dealt = torch.cat(lists)
+        low, high = int(dealt.min()), int(dealt.max())
+        if low < 0 or high >= n:
+            raise UserError(
+                f"{where}: holds indices {low} to {high}, but {self.dataset.name} has {n} examples"
+            )
+        most, example = torch.bincount(dealt).max(0)
+        if most > 1:
+            raise UserError(f"{where}: example {example} is dealt {most} times, wanted once")
 
     @property
     def num_clients(self) -> int:
@@ -116,35 +131,7 @@ class FederatedData:
     @cached_property
     def train_sizes(self) -> Tensor:
         """Training examples n_i of each client, int64 ``[N]``, on the CPU."""
-        return torch.tensor([len(index) for index in self.partition.train])
-
-    def validate(self) -> None:
-        """Check that indices exist, none is dealt twice and each client has a training example.
-
-        Raises:
-            UserError: If not; it says which client or example.
-        """
-        n, where = len(self.dataset), f"partition '{self.partition.scheme}'"
-        for client, index in enumerate(self.partition.train):
-            if not len(index):
-                raise UserError(
-                    f"{where}: client {self.partition.names[client]} has no training example"
-                )
-        lists = [index for part in PARTS for index in self.partition.part(part)]
-        if any(index.dtype != torch.int64 or index.ndim != 1 for index in lists):
-            raise UserError(f"{where}: index lists must be int64 tensors of one dimension")
-        dealt = torch.cat(lists)
-        low, high = int(dealt.min()), int(dealt.max())
-        if low < 0 or high >= n:
-            raise UserError(
-                f"{where}: holds indices {low} to {high}, but {self.dataset.name} has {n} examples"
-            )
-        times = torch.bincount(dealt, minlength=n)
-        if int(times.max()) > 1:
-            raise UserError(
-                f"{where}: example {int(times.argmax())} is dealt {int(times.max())} times, "
-                "wanted once"
-            )
+        return self.partition.sizes()
 
     def to(self, device: torch.device | str) -> FederatedData:
         """The same clients with the shared tensors on ``device``."""
@@ -182,37 +169,17 @@ class FederatedData:
             )
         added = torch.stack([_covariate(dataset, name) for name in names], 1)
         scaling = dataset.scaling
-        if scaling is not None:
-            # Appended as they are.
-            scaling = (
-                torch.cat([scaling[0], scaling[0].new_zeros(len(names))]),
-                torch.cat([scaling[1], scaling[1].new_ones(len(names))]),
-            )
+        if scaling is not None:  # the columns are appended as they are
+            loc, scale = scaling
+            none = loc.new_zeros(len(names))
+            scaling = torch.cat([loc, none]), torch.cat([scale, none + 1])
         x = torch.cat([dataset.x, added], 1)
         return replace(self, dataset=replace(dataset, x=x, scaling=scaling))
 
-    def compact(self) -> FederatedData:
-        """The same clients on a smaller data set: without the examples that nobody holds."""
-        used = torch.zeros(len(self.dataset), dtype=torch.bool)
-        for part in PARTS:
-            used[torch.cat(self.partition.part(part))] = True
-        place = used.cumsum(0) - 1
-        train, validation, test = (
-            tuple(place[index] for index in self.partition.part(part)) for part in PARTS
-        )
-        partition = replace(self.partition, train=train, validation=validation, test=test)
-        return FederatedData(self.dataset.select(used.nonzero()[:, 0]), partition)
-
     def examples(self, client: int, part: str = "train") -> tuple[Tensor, Tensor]:
-        """All examples of one client and part: x ``[m, *features]`` and y ``[m]``.
-
-        A client with very few examples may have none for validation and test: m is then 0.
-
-        Raises:
-            UserError: If there is no such client or part.
-        """
+        """All examples of one client and part: x ``[m, *features]`` and y ``[m]``; m may be 0."""
         lists = self.partition.part(part)
-        self._check_clients([client])
+        self.check_clients([client])
         index = lists[client].to(self.dataset.y.device)
         return self.dataset.x.index_select(0, index), self.dataset.y.index_select(0, index)
 
@@ -234,11 +201,8 @@ class FederatedData:
 
         Returns:
             The plan, on the data set's device.
-
-        Raises:
-            UserError: If there is no such client, or ``steps`` or ``batch_size`` is below 1.
         """
-        self._check_clients(clients)
+        self.check_clients(clients)
         if steps < 1 or batch_size < 1:
             raise UserError(
                 f"steps is {steps} and batch_size {batch_size}: both must be at least 1"
@@ -261,7 +225,8 @@ class FederatedData:
             y=self.dataset.y,
         )
 
-    def _check_clients(self, clients: Sequence[int]) -> None:
+    def check_clients(self, clients: Sequence[int]) -> None:
+        """Raise UserError for a client that does not exist."""
         for client in clients:
             if not 0 <= client < self.num_clients:
                 raise UserError(
@@ -272,11 +237,10 @@ class FederatedData:
 def _covariate(dataset: Dataset, name: str) -> Tensor:
     """A column as float32 ``[n]``, if a model can compute with it."""
     if name not in dataset.columns:
-        held = ", ".join(dataset.columns) or "none"
         why = f": {dataset.set_aside[name]}" if name in dataset.set_aside else ""
         raise UserError(
             f"{dataset.name}: the model wants column {name!r}, which there is not{why}"
-            f"{nearest(name, dataset.columns)} (columns: {held})"
+            f"{nearest(name, dataset.columns)} (columns: {', '.join(dataset.columns) or 'none'})"
         )
     if name in dataset.column_values:
         raise UserError(

@@ -199,11 +199,7 @@ def corrupt_clients(
         [True, False]
     """
     _check_kind(kind, CORRUPTIONS)
-    for client in clients:
-        if client not in range(data.num_clients):
-            raise UserError(
-                f"no client {client} to corrupt: there are {data.num_clients}, numbered from 0"
-            )
+    data.check_clients(clients)
     dataset, partition = data.dataset, data.partition
     if kind in ("blur", "rotation") and dataset.x.ndim != 4:
         raise UserError(f"{dataset.name} is a table: it has no {kind}; give labels, few or noise")

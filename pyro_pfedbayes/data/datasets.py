@@ -13,14 +13,12 @@ the test part has.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import importlib
 import math
 import os
-import pickle
 import sys
+import textwrap
 import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +29,7 @@ from torch import Tensor
 
 from pyro_pfedbayes.data.arrays import read_npz
 from pyro_pfedbayes.data.embedded_tables import TABLES, load_table
-from pyro_pfedbayes.errors import UserError, nearest
+from pyro_pfedbayes.errors import UserError, unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,74 +79,72 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
-        n = self.x.shape[0] if self.x.ndim else 0
+        n = len(self)
         if n == 0:
-            raise UserError(f"{self.name}: no examples: x has shape {tuple(self.x.shape)}")
+            raise self._error(f"no examples: x has shape {tuple(self.x.shape)}")
         if self.x.dtype != torch.float32 or self.x.ndim < 2:
-            raise UserError(
-                f"{self.name}: x must be float32 [n, *features], "
-                f"not {self.x.dtype} {list(self.x.shape)}"
+            raise self._error(
+                f"x must be float32 [n, *features], not {self.x.dtype} {list(self.x.shape)}"
             )
         if self.y.dtype not in (torch.int64, torch.float32) or self.y.ndim != 1:
-            raise UserError(
-                f"{self.name}: y must be int64 [n] for classes, or float32 [n] for numbers, "
+            raise self._error(
+                "y must be int64 [n] for classes, or float32 [n] for numbers, "
                 f"not {self.y.dtype} {list(self.y.shape)}"
             )
         parts = {"y": self.y, **self.columns}
         if self.test_mask is not None:
             if self.test_mask.dtype != torch.bool:
-                raise UserError(f"{self.name}: test_mask must be bool, not {self.test_mask.dtype}")
+                raise self._error(f"test_mask must be bool, not {self.test_mask.dtype}")
             parts["test_mask"] = self.test_mask
         for part, values in parts.items():
             if values.shape != (n,):
-                raise UserError(
-                    f"{self.name}: x and {part} have different lengths: "
-                    f"{n} and {list(values.shape)}"
+                raise self._error(
+                    f"x and {part} have different lengths: {n} and {list(values.shape)}"
                 )
-        self._check_outcomes()
+        if self.outcome == "class":
+            self._check_classes()
+        else:
+            self._check_numbers()
         # The extremes pass on NaN, and need no second tensor of the size of x.
-        least, most = torch.aminmax(self.x)
-        if not bool(least.isfinite() & most.isfinite()):
+        if not bool(torch.stack(torch.aminmax(self.x)).isfinite().all()):
             bad = ~self.x.flatten(1).isfinite().all(1)
-            raise UserError(
-                f"{self.name}: x holds NaN or infinite values in {int(bad.sum())} of {n} examples, "
+            raise self._error(
+                f"x holds NaN or infinite values in {int(bad.sum())} of {n} examples, "
                 f"first in row {int(bad.int().argmax())}"
             )
 
-    def _check_outcomes(self) -> None:
-        if self.outcome == "class":
-            if self.target_scaling is not None:
-                raise UserError(f"{self.name}: target_scaling is for numbers; y holds classes")
-            low, high = int(self.y.min()), int(self.y.max())
-            if low < -1 or high >= len(self.classes):
-                raise UserError(
-                    f"{self.name}: labels out of range: y holds {low} to {high}, "
-                    f"the {len(self.classes)} classes want 0 to {len(self.classes) - 1}, "
-                    "or -1 for an unknown one"
-                )
-            return
+    def _check_classes(self) -> None:
+        if self.target_scaling is not None:
+            raise self._error("target_scaling is for numbers; y holds classes")
+        low, high = int(self.y.min()), int(self.y.max())
+        if low < -1 or high >= len(self.classes):
+            raise self._error(
+                f"labels out of range: y holds {low} to {high}, the {len(self.classes)} classes "
+                f"want 0 to {len(self.classes) - 1}, or -1 for an unknown one"
+            )
+
+    def _check_numbers(self) -> None:
         if self.classes:
-            raise UserError(
-                f"{self.name}: y is float32, so it holds numbers, but there are names of "
+            raise self._error(
+                "y is float32, so it holds numbers, but there are names of "
                 f"{len(self.classes)} classes: give y as int64, or classes as ()"
             )
         infinite = self.y.isinf()
         if bool(infinite.any()):
             row = int(infinite.int().argmax())
-            raise UserError(
-                f"{self.name}: y is infinite in row {row}; a missing outcome is written as NaN"
+            raise self._error(f"y is infinite in row {row}; a missing outcome is written as NaN")
+        loc, scale = self.target_scaling or (0.0, 1.0)
+        if not (math.isfinite(loc) and 0 < scale < math.inf):
+            raise self._error(
+                f"target_scaling is {self.target_scaling}: wanted a finite loc and a scale above 0"
             )
-        if self.target_scaling is not None:
-            loc, scale = self.target_scaling
-            if not (math.isfinite(loc) and 0 < scale < math.inf):
-                raise UserError(
-                    f"{self.name}: target_scaling is {self.target_scaling}: wanted a finite loc and "
-                    "a scale above 0"
-                )
+
+    def _error(self, message: str) -> UserError:
+        return UserError(f"{self.name}: {message}")
 
     def __len__(self) -> int:
         """Number of examples n."""
-        return int(self.x.shape[0])
+        return self.x.shape[0] if self.x.ndim else 0
 
     @property
     def num_classes(self) -> int:
@@ -180,33 +176,28 @@ class Dataset:
 
     def select(self, index: Tensor) -> Dataset:
         """The examples at ``index`` (int64 ``[m]``), in that order, as a data set of their own."""
-        where = index.to(self.x.device)
-        return replace(
-            self,
-            x=self.x[where],
-            y=self.y[where],
-            test_mask=None if self.test_mask is None else self.test_mask[where],
-            columns={name: values[where] for name, values in self.columns.items()},
-        )
+        return self._map(lambda values: values[index.to(values.device)])
 
     def to(self, device: torch.device | str) -> Dataset:
         """The same data set with its tensors on ``device``."""
+        return self._map(lambda values: values.to(device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Dataset:
         return replace(
             self,
-            x=self.x.to(device),
-            y=self.y.to(device),
-            test_mask=None if self.test_mask is None else self.test_mask.to(device),
-            columns={name: values.to(device) for name, values in self.columns.items()},
+            x=change(self.x),
+            y=change(self.y),
+            test_mask=None if self.test_mask is None else change(self.test_mask),
+            columns={name: change(values) for name, values in self.columns.items()},
         )
 
 
 def default_data_dir() -> Path:
     """Where data is looked for and downloaded to: ``PFEDBAYES_DATA``, else the user's cache."""
-    chosen = os.environ.get("PFEDBAYES_DATA")
-    if chosen:
+    if chosen := os.environ.get("PFEDBAYES_DATA"):
         return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "pyro-pfedbayes"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "pyro-pfedbayes"
 
 
 def load_dataset(
@@ -259,13 +250,9 @@ def load_dataset(
     if text.endswith(".npz"):
         path = Path(text).expanduser()
         return Dataset(path.stem, **read_npz(path, standardise=standardise, target=target))
-    name = _ALIASES.get(text.lower(), text)
+    name = _ALIASES.get(text.lower().replace("-", "").replace("_", ""), text)
     if name not in DATASETS:
-        known = ", ".join(DATASETS)
-        hint = nearest(name, DATASETS)
-        raise UserError(
-            f"unknown data set '{text}'{hint} (known: {known}, or a path to an .npz file)"
-        )
+        raise unknown("unknown data set", text, [*DATASETS, "or a path to an .npz file"])
     if name == "digits":
         return _load_digits()
     if name in TABLES:
@@ -278,7 +265,7 @@ def _load_digits() -> Dataset:
     bunch = importlib.import_module("sklearn.datasets").load_digits()
     x = torch.as_tensor(bunch.images, dtype=torch.float32).unsqueeze(1)
     y = torch.as_tensor(bunch.target, dtype=torch.int64)
-    return Dataset("digits", x.div_(8.0).sub_(1.0), y, tuple(str(label) for label in range(10)))
+    return Dataset("digits", x.div_(8.0).sub_(1.0), y, tuple("0123456789"))
 
 
 @dataclass(frozen=True)
@@ -310,19 +297,10 @@ _SOURCES: Mapping[str, _Source] = {
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
 }
-_UNREADABLE = (
-    *(RuntimeError, OSError, EOFError, ValueError, TypeError, AssertionError),
-    *(KeyError, IndexError, zlib.error, pickle.UnpicklingError, http.client.HTTPException),
-)
 DATASETS: tuple[str, ...] = ("digits", *_SOURCES, *TABLES)
 """Names that :func:`load_dataset` knows."""
-# Without these, the nearest name to "fashion-mnist" would be "mnist".
-_ALIASES = {
-    **{name: name for name in DATASETS},
-    **{"fashion-mnist": "fmnist", "fashionmnist": "fmnist", "fashion_mnist": "fmnist"},
-    **{"cifar-10": "cifar10", "cifar_10": "cifar10"},
-    **{"breast_cancer": "breast-cancer", "breastcancer": "breast-cancer"},
-}
+# Without it, the nearest name to "fashion-mnist" would be "mnist".
+_ALIASES = {name.replace("-", ""): name for name in DATASETS} | {"fashionmnist": "fmnist"}
 
 
 def _load_torchvision(name: str, folder: Path, download: bool) -> Dataset:
@@ -331,8 +309,7 @@ def _load_torchvision(name: str, folder: Path, download: bool) -> Dataset:
     parts = [_torchvision_part(make, source, folder, train, download) for train in (True, False)]
     x = torch.cat([part[0] for part in parts]).to(torch.float32).div_(127.5).sub_(1.0)
     y = torch.cat([part[1] for part in parts])
-    test_mask = torch.zeros(len(y), dtype=torch.bool)
-    test_mask[len(parts[0][1]) :] = True
+    test_mask = torch.arange(len(y)) >= len(parts[0][1])
     return Dataset(name, x, y, source.classes, test_mask)
 
 
@@ -345,16 +322,15 @@ def _torchvision_part(
     def find(download: bool) -> Any:
         try:
             return make(root=folder, train=train, download=download)
-        except _UNREADABLE as error:
-            # torchvision says "Dataset not found" by the same type as what goes wrong inside a
-            # file.
+        except Exception as error:  # a broken file or connection raises nearly anything
+            # torchvision says "Dataset not found" by the same type as what goes wrong inside a file.
             if isinstance(error, RuntimeError) and "not found" in str(error):
                 return None
-            reason = _one_line(error)
-            state = (
+            reason = textwrap.shorten(str(error), 160, placeholder="...") or type(error).__name__
+            what = (
                 "could not be downloaded" if download else "cannot be read, a file may be corrupt"
             )
-            raise UserError(f"{source.title} {state} ({reason}): {expected}") from None
+            raise UserError(f"{source.title} {what} ({reason}): {expected}") from None
 
     with warnings.catch_warnings():
         # CIFAR-10's batches are old NumPy pickles (their checksums are verified): NumPy 2.4 warns.
@@ -370,8 +346,3 @@ def _torchvision_part(
     x = torch.as_tensor(found.data)
     x = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2)
     return x, torch.as_tensor(found.targets, dtype=torch.int64)
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 160 else f"{text[:157]}..."

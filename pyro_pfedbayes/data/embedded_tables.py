@@ -17,16 +17,7 @@ TABLES: tuple[str, ...] = ("diabetes", "breast-cancer", "wine")
 
 
 def load_table(name: str, standardise: bool = True) -> dict[str, Any]:
-    """Load a table and return the arguments of a ``Dataset``, all but its name.
-
-    Args:
-        name: One of `TABLES`.
-        standardise: Whether columns are brought to mean 0 and standard deviation 1; raw units
-            otherwise.
-
-    Returns:
-        ``x`` float32 ``[n, columns]``, ``y``, ``classes``, ``scaling``, ``columns`` and
-        ``column_values``.
+    """The arguments of a ``Dataset``, all but its name, from a table that scikit-learn carries.
 
     Example:
         >>> parts = load_table("diabetes", standardise=False)

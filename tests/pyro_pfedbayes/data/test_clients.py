@@ -129,21 +129,6 @@ def test_a_client_may_lack_validation_and_test_examples() -> None:
     assert y.shape == (0,)
 
 
-def test_compact_drops_what_nobody_holds() -> None:
-    toy = dataset(300)
-    data = FederatedData(toy, partition_labels(toy, 2, 5, 10, 5, validation=0.2))
-    small = data.compact()
-    assert len(small.dataset) == 2 * 5 * 15
-    for client in range(2):
-        for part in ("train", "validation", "test"):
-            for mine, theirs in zip(
-                data.examples(client, part), small.examples(client, part), strict=True
-            ):
-                assert torch.equal(mine, theirs)
-    before, after = (d.plan([1, 0], 3, 7, 0, 0).batch(2) for d in (data, small))
-    assert torch.equal(before[0], after[0])
-
-
 def index_lists(*lists: list[int]) -> tuple[torch.Tensor, ...]:
     return tuple(torch.tensor(each, dtype=torch.int64) for each in lists)
 
