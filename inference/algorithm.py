@@ -19,6 +19,8 @@ from pyro_pfedbayes.inference.objective.estimators import EstimatorKind
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 Tensors = Mapping[str, Tensor]
+Values = dict[str, Tensor]
+"""Tensors of one client, as an objective takes them."""
 Judged = Literal["personal", "global"]
 
 

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
-)
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Upload
 from pyro_pfedbayes.inference.algorithms.components.features import class_count, sequential
 from pyro_pfedbayes.inference.algorithms.components.neuron_matching import (
     BIAS_MEAN,
@@ -27,6 +20,7 @@ from pyro_pfedbayes.inference.algorithms.components.neuron_matching import (
     match_networks,
 )
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import Count, NonNegative, Positive
 from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief, point_layout
 from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
@@ -56,7 +50,7 @@ class BNFed(PointMethod):
     scratch in every round.
 
     Attributes:
-        pull: Weight of (1/2)|v - received|^2 in local training, from the second round of a client on, >= 0.
+        pull: Weight of (1/2)|v - received|^2 in local training, from the second round of a client on.
         start: ``"own"``: each client begins with weights N(0, 0.1^2) and biases 0.1 of its own, as the authors do;
             ``"common"``: all begin with the model's.
         sigma: Variance of a client's neuron around the global one.
@@ -66,19 +60,16 @@ class BNFed(PointMethod):
         max_units: Neurons of a global layer beyond which a client adds at most one more.
     """
 
-    pull: float = 1e-6
+    pull: NonNegative = 1e-6
     start: Literal["own", "common"] = "own"
-    sigma: float = 1.0
-    sigma0: float = 1.0
-    gamma: float = 1.0
-    sweeps: int = 3
-    max_units: int = 700
+    sigma: Positive = 1.0
+    sigma0: Positive = 1.0
+    gamma: Positive = 1.0
+    sweeps: Count = 3
+    max_units: Count = 700
 
     name: ClassVar[str] = "bnfed"
     models: ClassVar[tuple[Judged, ...]] = ("global",)
-    positive: ClassVar[tuple[str, ...]] = ("sigma", "sigma0", "gamma")
-    whole: ClassVar[tuple[str, ...]] = ("sweeps", "max_units")
-    not_negative: ClassVar[tuple[str, ...]] = ("pull",)
 
     def init(self, model: DeclaredModel) -> Tensors:
         """The model's weights; there is no global network before clients have sent theirs."""
@@ -95,25 +86,14 @@ class BNFed(PointMethod):
     ) -> ClientUpdate:
         """R steps from the neurons received."""
         model, layers = engine.model, _layer_names(engine.model, self.name)
-        start = torch.stack(
-            [
-                self._received(model, layers, server, i, at)
-                if OWNER + str(i) in server or not trained
-                else own
-                for i, own, trained in zip(
-                    cohort.clients, cohort.state[THETA], cohort.state[TRAINED].tolist(), strict=True
-                )
-            ]
-        )
         known = [OWNER + str(i) in server for i in cohort.clients]
+        start = cohort.state[THETA].clone()
+        for k, trained in enumerate(cohort.state[TRAINED].tolist()):
+            if known[k] or not trained:
+                start[k] = self._received(model, layers, server, cohort.clients[k], at)
         weight = self.pull * torch.tensor(known, device=start.device).to(start)[:, None]
-        theta, loss = descend(
-            engine,
-            start,
-            cohort.plan,
-            self.descent(at),
-            pull=(lambda v: weight * (v - start)) if self.pull and any(known) else None,
-        )
+        pull = (lambda v: weight * (v - start)) if self.pull and any(known) else None
+        theta, loss = descend(engine, start, cohort.plan, self.descent(at), pull=pull)
         classes = class_count(model, self.name)
         labels = (cohort.examples(i, "train")[1] for i in cohort.clients)
         counts = torch.stack([torch.bincount(y[y >= 0], minlength=classes) for y in labels])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,14 @@ from pyro_pfedbayes.inference.algorithm import (
     Round,
     Tensors,
     Upload,
+    Values,
 )
 from pyro_pfedbayes.inference.algorithms.components.features import last_layer, sequential
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import NonNegative
 from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
 from pyro_pfedbayes.inference.engine.client_step import ClientObjective, GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend, mean_nll, nll
-from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 SHARED, ALONE = "shared", "alone"
@@ -57,18 +58,12 @@ class DistillationObjective:
     """Mean NLL of the whole network plus ``weight`` times the symmetric divergence of its two parts.
 
     It is (KL(s‖p) + KL(p‖s)) / 2 in nats, averaged over the batch, s and p being the class probabilities of the shared
-    and of the private part. Both sides learn from it.
+    and of the private part.
     """
 
     weight: float
 
-    def __call__(
-        self,
-        model: DeclaredModel,
-        params: dict[str, Tensor],
-        own: dict[str, Tensor],
-        common: dict[str, Tensor],
-    ) -> Tensor:
+    def __call__(self, model: DeclaredModel, params: Values, own: Values, common: Values) -> Tensor:
         """Of flat weights, x, y and mask, and of the parts ``shared [P]`` and ``alone [P]``."""
         theta, layout = params[THETA], point_layout(model)
 
@@ -95,25 +90,20 @@ class CD2PFed(PointMethod):
     the client's private one. Averages over time of the private weights, which the paper speaks of, are left out.
 
     Attributes:
-        private: Share p of the channels of each hidden layer that is private at the end, in [0, 1); the last channels.
+        private: Share p of the channels of each hidden layer that is private at the end; the last channels.
         growth: ``"linear"`` from 0 in the first round; ``"constant"`` for p in all rounds.
-        distillation: Weight of the divergence, >= 0.
+        distillation: Weight of the divergence.
     """
 
-    private: float = 0.5
+    private: Annotated[float, "[0, 1)"] = 0.5
     growth: Literal["linear", "constant"] = "linear"
-    distillation: float = 1.0
+    distillation: NonNegative = 1.0
 
     name: ClassVar[str] = "cd2-pfed"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    copied: ClassVar[tuple[str, ...]] = (THETA, PERSONAL)
     personal_steps: ClassVar[int] = 1
     """Putting a personal model together takes no gradient."""
-    not_negative: ClassVar[tuple[str, ...]] = ("distillation",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.private < 1:
-            raise UserError(f"private is {self.private}; it must lie in [0, 1)")
 
     def share(self, at: Round) -> float:
         """The share of private channels in a round."""
@@ -127,10 +117,13 @@ class CD2PFed(PointMethod):
         server = super().init(model)
         return {**server, SHARED: torch.ones_like(server[THETA], dtype=torch.bool)}
 
-    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
-        """Private weights as the server's."""
-        theta = server[THETA].expand(count, -1).clone()
-        return {THETA: theta, PERSONAL: theta.clone()}
+    def averaged_places(self, model: DeclaredModel, at: Round) -> Tensor:
+        """What is shared in the round."""
+        return channels_at(model, self.share(at), self.name).shared
+
+    def starting_weights(self, model: DeclaredModel, server: Tensors, cohort: Cohort) -> Tensor:
+        """The server's shared weights beside the clients' private ones."""
+        return torch.where(server[SHARED], server[THETA], cohort.state[THETA])
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
@@ -143,8 +136,7 @@ class CD2PFed(PointMethod):
         if self.distillation and parts.split:
             objective = DistillationObjective(self.distillation)
             common = {SHARED: parts.shared, ALONE: parts.alone}
-        start = _joined(server, cohort)
-        descent = self.descent(at)
+        start, descent = self.starting_weights(engine.model, server, cohort), self.descent(at)
         theta, loss = descend(
             engine, start, cohort.plan, descent, objective=objective, common=common
         )
@@ -154,33 +146,28 @@ class CD2PFed(PointMethod):
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
     ) -> Tensors:
         """Average what is shared; weights that are no longer shared stay as they were."""
-        shared = channels_at(model, self.share(at), self.name).shared
-        sent = ((u.tensors[THETA], self.importance(u)) for u in uploads)
-        return {THETA: averaged_into(server[THETA], shared, sent), SHARED: shared}
+        shared = self.averaged_places(model, at)
+        return {**super().server_update(model, server, uploads, at), SHARED: shared}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
-        """The server's shared weights beside the client's private ones."""
-        return {PERSONAL: _joined(server, cohort)}
+        """As a round begins."""
+        return {PERSONAL: self.starting_weights(engine.model, server, cohort)}
 
 
 def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
     """Divide the weights of a sequential network by channels.
 
     Outputs of every layer but the last are channels: the last ``floor(share * channels)`` of them are private.
-
-    Args:
-        model: A model with an ``nn.Sequential`` of linear layers and convolutions.
-        share: Of private channels in each hidden layer, in [0, 1).
-        method: Who asks, for the message.
     """
     network, layout = sequential(model, method), point_layout(model)
     head = last_layer(model, method)
     shapes, device = layout.shapes, model.start.device
-    shared = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
-    alone = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+    shared, alone = (
+        {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+        for _ in range(2)
+    )
     before: Tensor | None = None
     for name, child in network.named_children():
-        sites = [site for site in shapes if site.startswith(f"{name}.")]
         if not any(True for _ in child.parameters()):
             continue
         if not isinstance(child, nn.Linear | nn.Conv2d) or getattr(child, "groups", 1) != 1:
@@ -191,7 +178,7 @@ def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
         outputs = child.weight.shape[0]
         last = f"{name}.weight" in head
         private = torch.arange(outputs) >= outputs - math.floor(share * outputs + 1e-9)
-        for site in sites:
+        for site in (site for site in shapes if site.startswith(f"{name}.")):
             # Rows are channels that a weight leads to; those of the last layer are classes, common to both parts.
             column = (-1, *[1] * (len(shapes[site]) - 1))
             if not last:
@@ -208,8 +195,3 @@ def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
         raise UserError(f"{method} needs a hidden layer, whose channels it can divide")
     flat = layout.flatten(shared).to(device)
     return Channels(flat, layout.flatten(alone).to(device), split=not bool(flat.all()))
-
-
-def _joined(server: Tensors, cohort: Cohort) -> Tensor:
-    """The server's shared weights beside clients' own ``[S, P]``."""
-    return torch.where(server[SHARED], server[THETA], cohort.state[THETA])

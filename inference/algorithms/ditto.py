@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import NonNegative, Positive
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
@@ -17,35 +18,31 @@ class Ditto(PointMethod):
     """Settings of Ditto: v_i minimises F_i(v) + (lam/2) |v - w|^2, w being FedAvg's weights of the round.
 
     Attributes:
-        lam: The authors' lambda, >= 0: 0 is local training, a large one FedAvg. They choose among 0.1, 1 and 2.
+        lam: The authors' lambda: 0 is local training, a large one FedAvg. They choose among 0.1, 1 and 2.
         personal_lr: Learning rate of v_i; None for ``lr``.
         weighting: The official code averages uniformly.
     """
 
     weighting: Literal["examples", "uniform"] = "uniform"
-    lam: float = 1.0
-    personal_lr: float | None = None
+    lam: NonNegative = 1.0
+    personal_lr: Positive | None = None
 
     name: ClassVar[str] = "ditto"
-    positive: ClassVar[tuple[str, ...]] = ("personal_lr",)
-    not_negative: ClassVar[tuple[str, ...]] = ("lam",)
 
     def gradient_steps(self, at: Round) -> int:
         """One gradient for the common and one for the personal model a minibatch."""
-        del at
         return 2 * self.local_steps
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """R steps of both models on the same minibatches; w of the beginning pulls throughout."""
-        w = server[THETA].expand(len(cohort.clients), -1)
-        sent, loss = descend(engine, w, cohort.plan, self.descent(at))
-        own, _ = descend(
-            engine,
-            cohort.state[THETA],
+        w, own, plan = (
+            self.starting_weights(engine.model, server, cohort),
+            cohort.state,
             cohort.plan,
-            self.descent(at, lr=self.personal_lr),
-            pull=lambda v: self.lam * (v - w),
         )
-        return ClientUpdate({THETA: own}, {THETA: sent}, loss)
+        sent, loss = descend(engine, w, plan, self.descent(at))
+        descent = self.descent(at, lr=self.personal_lr)
+        theta, _ = descend(engine, own[THETA], plan, descent, pull=lambda v: self.lam * (v - w))
+        return ClientUpdate({THETA: theta}, {THETA: sent}, loss)

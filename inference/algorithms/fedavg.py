@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors
+from pyro_pfedbayes.inference.algorithm import Judged
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
-from pyro_pfedbayes.inference.beliefs.points import THETA
-from pyro_pfedbayes.inference.engine.client_step import GradientEngine
-from pyro_pfedbayes.inference.engine.point_descent import descend
 
 
 @dataclass(frozen=True)
@@ -22,11 +19,3 @@ class FedAvg(PointMethod):
 
     name: ClassVar[str] = "fedavg"
     models: ClassVar[tuple[Judged, ...]] = ("global",)
-
-    def client_update(
-        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
-    ) -> ClientUpdate:
-        """R steps from the server's weights."""
-        start = server[THETA].expand(len(cohort.clients), -1)
-        theta, loss = descend(engine, start, cohort.plan, self.descent(at))
-        return ClientUpdate({}, {THETA: theta}, loss)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pyro_pfedbayes.data.clients import BatchPlan
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
-from pyro_pfedbayes.inference.algorithms.components.split import OWN, SplitMethod, steps_for_head
-from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.algorithms.components.settings import Count
+from pyro_pfedbayes.inference.algorithms.components.split import SplitMethod, steps_for_head
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
-from pyro_pfedbayes.inference.engine.point_descent import Descent, descend
+from pyro_pfedbayes.inference.engine.point_descent import descend
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,10 @@ class FedRep(SplitMethod):
         personal_steps: Minibatches on which each head is fitted to the averaged body for its personal model.
     """
 
-    head_steps: int | None = None
-    personal_steps: int = 10  # type: ignore[misc]
+    head_steps: Count | None = None
+    personal_steps: Count = 10  # type: ignore[misc]
 
     name: ClassVar[str] = "fedrep"
-    whole: ClassVar[tuple[str, ...]] = ("head_steps", "personal_steps")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,25 +38,17 @@ class FedRep(SplitMethod):
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """Head, then body."""
-        private = self.private(engine.model)
-        theta = self.joined(engine.model, server, cohort.state[OWN])
-        descent, plan = self.descent(at), cohort.plan
+        private, descent, index = self.private(engine.model), self.descent(at), cohort.plan.index
         heads = steps_for_head(self.head_steps, self.local_steps)
-        first, rest = _part(plan, 0, heads), _part(plan, heads, plan.steps)
+        first, rest = (replace(cohort.plan, index=i) for i in (index[:, :heads], index[:, heads:]))
+        theta = self.starting_weights(engine.model, server, cohort)
         theta, _ = descend(engine, theta, first, descent, trained=private)
         later = replace(descent, rate=lambda step: descent.rate(heads + step))
         theta, loss = descend(engine, theta, rest, later, trained=~private)
-        return ClientUpdate({OWN: theta[:, private]}, {THETA: theta[:, ~private]}, loss)
+        return ClientUpdate(*self.parted(engine.model, theta), loss)
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """Each head fitted to the averaged body."""
-        start = self.joined(engine.model, server, cohort.state[OWN])
-        descent = Descent(lambda step: self.lr, self.momentum, self.weight_decay)
-        private = self.private(engine.model)
-        theta, _ = descend(engine, start, cohort.plan, descent, trained=private)
-        return {PERSONAL: theta}
-
-
-def _part(plan: BatchPlan, begin: int, end: int) -> BatchPlan:
-    """Some steps of a plan."""
-    return replace(plan, index=plan.index[:, begin:end])
+        start = self.starting_weights(engine.model, server, cohort)
+        descent, private = self.constant_descent(self.lr), self.private(engine.model)
+        return {PERSONAL: descend(engine, start, cohort.plan, descent, trained=private)[0]}

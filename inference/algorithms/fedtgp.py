@@ -21,26 +21,29 @@ from pyro_pfedbayes.inference.algorithm import (
     Round,
     Tensors,
     Upload,
+    Values,
 )
-from pyro_pfedbayes.inference.algorithms.components.feature_memory import embedded
+from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
+    labelled_features,
+    stacked,
+)
 from pyro_pfedbayes.inference.algorithms.components.features import (
     class_count,
     feature_size,
     features,
 )
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
-from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief, point_layout
-from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.algorithms.components.settings import Count, NonNegative, Positive
+from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import counted, descend, mean_nll
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator
 
 PROTOTYPES, KNOWN, COUNTS = "prototypes", "known", "counts"
-EMBEDDING, HIDDEN, HIDDEN_BIAS, OUT, OUT_BIAS = (
+GENERATOR = tuple(
     f"generator.{part}" for part in ("embedding", "hidden", "hidden_bias", "out", "out_bias")
 )
-GENERATOR = (EMBEDDING, HIDDEN, HIDDEN_BIAS, OUT, OUT_BIAS)
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,7 @@ class PrototypeObjective:
 
     weight: float
 
-    def __call__(
-        self,
-        model: DeclaredModel,
-        params: dict[str, Tensor],
-        own: dict[str, Tensor],
-        common: dict[str, Tensor],
-    ) -> Tensor:
+    def __call__(self, model: DeclaredModel, params: Values, own: Values, common: Values) -> Tensor:
         """Of flat weights, x, y and mask, and of all ``prototypes [C, D]`` and which are ``known [C]``."""
         values = model.constrain(point_layout(model).unflatten(params[THETA]))
         y, counts = counted(own)
@@ -75,27 +72,25 @@ class FedTGP(PointMethod):
     p(y = c | x) proportional to exp(-|f_i(x) - P_c|).
 
     Attributes:
-        pull: Weight of the distance to the prototypes, >= 0; 0 leaves clients to themselves, but for their predictions.
+        pull: Weight of the distance to the prototypes; 0 leaves clients to themselves, but for their predictions.
         margin: The most by which the true prototype must be nearer than the others.
         server_epochs: Passes of the generator's training over a round's class means.
         server_batch: Class means in one of its steps.
         server_lr: Its learning rate.
     """
 
-    lr: float = 0.01
-    pull: float = 10.0
-    margin: float = 100.0
-    server_epochs: int = 100
-    server_batch: int = 10
-    server_lr: float = 0.01
+    lr: Positive = 0.01
+    pull: NonNegative = 10.0
+    margin: Positive = 100.0
+    server_epochs: Count = 100
+    server_batch: Count = 10
+    server_lr: Positive = 0.01
 
     name: ClassVar[str] = "fedtgp"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    positive: ClassVar[tuple[str, ...]] = ("margin", "server_lr")
-    whole: ClassVar[tuple[str, ...]] = ("server_epochs", "server_batch")
+    extras: ClassVar[tuple[str, ...]] = (PROTOTYPES, KNOWN)
     personal_steps: ClassVar[int] = 1
     """Taking up the latest prototypes takes no gradient."""
-    not_negative: ClassVar[tuple[str, ...]] = ("pull",)
 
     def init(self, model: DeclaredModel) -> Tensors:
         """Where all clients begin, and no prototype yet."""
@@ -108,7 +103,7 @@ class FedTGP(PointMethod):
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """The common first weights, and the server's prototypes."""
-        return {THETA: server[THETA].expand(count, -1).clone(), **_sent(server, count)}
+        return {**super().client_init(model, server, count), **self._sent(server, count)}
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
@@ -121,17 +116,18 @@ class FedTGP(PointMethod):
             cohort.plan,
             self.descent(at),
             objective=PrototypeObjective(self.pull),
-            common={name: server[name] for name in (PROTOTYPES, KNOWN)},
+            common={name: server[name] for name in self.extras},
         )
         classes = len(server[KNOWN])
-        means, counts = [], []
-        for row in range(len(cohort.clients)):
-            z, y = embedded(model, theta[row], cohort, row, "train")
+        rows = []
+        for row, own in enumerate(theta):
+            z, y = labelled_features(model, own, cohort, row, "train")
             members = F.one_hot(y, classes).to(z.dtype)
-            counts.append(members.sum(0))
-            means.append(members.T @ z / counts[-1].clamp_min(1)[:, None])
-        upload = {PROTOTYPES: torch.stack(means), COUNTS: torch.stack(counts)}
-        return ClientUpdate({THETA: theta, **_sent(server, len(theta))}, upload, loss)
+            counts = members.sum(0)
+            means = members.T @ z / counts.clamp_min(1)[:, None]
+            rows.append({PROTOTYPES: means, COUNTS: counts})
+        state = {THETA: theta, **self._sent(server, len(theta))}
+        return ClientUpdate(state, stacked(rows), loss)
 
     def server_update(
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
@@ -169,34 +165,27 @@ class FedTGP(PointMethod):
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """Take up the latest prototypes."""
-        return _sent(server, len(cohort.clients))
+        return self._sent(server, len(cohort.clients))
 
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """Clients' weights, and the prototypes that they compare features with."""
-        extras = {name: clients[name] for name in (PROTOTYPES, KNOWN)}
-        return PointBelief(model, clients[THETA], stacked=True, extras=extras, rule=_nearest)
+    def _sent(self, server: Tensors, count: int) -> dict[str, Tensor]:
+        """What the server sends to so many clients."""
+        return {n: server[n].expand(count, *server[n].shape).clone() for n in self.extras}
+
+    def predicted(self, model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """By the prototypes last received."""
+        return nearest_prototype(features(model, values, x), values[PROTOTYPES], values[KNOWN])
 
 
 def prototype_loss(z: Tensor, y: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """Cross-entropy of class means under softmax(-distance), the true class's distance lengthened by a margin.
-
-    Args:
-        z: Class means of clients ``[m, D]``.
-        y: Their classes ``[m]``.
-        prototypes: ``[C, D]``.
-        margin: By how much.
-    """
+    """Cross-entropy of class means under softmax(-distance), the true class's distance lengthened by a margin."""
     lengthened = _distances(z, prototypes) + margin * F.one_hot(y, len(prototypes))
     return F.cross_entropy(-lengthened, y)
 
 
 def margin_of(z: Tensor, y: Tensor, most: float) -> float:
-    """The largest distance of a class's mean to its nearest other class, at most ``most``; 0 of a single class.
+    """The largest distance of a class to its nearest other one, at most ``most``; 0 of a single class.
 
-    Args:
-        z: Class means of clients ``[m, D]``.
-        y: Their classes ``[m]``; means of one class are averaged first.
-        most: The largest margin.
+    A class lies at the mean of its means ``z [m, D]`` over clients, those with its label in ``y [m]``.
     """
     classes = y.unique()
     if len(classes) < 2:
@@ -210,32 +199,18 @@ def margin_of(z: Tensor, y: Tensor, most: float) -> float:
 def nearest_prototype(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """Class probabilities ``[n, C]`` proportional to exp(-|z - P_c|).
 
-    Prototypes that no client has ever trained are taken to lie twice as far away as the farthest that one has; where
-    there is none at all, classes are equally likely.
-
-    Args:
-        z: Features ``[n, D]``.
-        prototypes: ``[C, D]``.
-        known: Which of them were trained, bool ``[C]``.
+    Prototypes that are not ``known [C]``, as no client has ever trained them, are taken to lie twice as far away as the
+    farthest that is; where there is none at all, classes are equally likely.
     """
     distance = torch.where(known, _distances(z, prototypes), 0.0)
     farthest = distance.max(-1, keepdim=True).values
     return (-torch.where(known, distance, 2 * farthest)).softmax(-1)
 
 
-def _nearest(model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    return nearest_prototype(features(model, values, x), values[PROTOTYPES], values[KNOWN])
-
-
 def _distances(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean distances ``[m, C]``; the smallest number in place of 0, where the root has no slope."""
     gap = (a[:, None] - b).square().sum(-1)
     return gap.clamp_min(torch.finfo(gap.dtype).tiny).sqrt()
-
-
-def _sent(server: Tensors, count: int) -> dict[str, Tensor]:
-    """What the server sends to so many clients."""
-    return {n: server[n].expand(count, *server[n].shape).clone() for n in (PROTOTYPES, KNOWN)}
 
 
 def _generator_start(like: Tensor, seed: int) -> dict[str, Tensor]:
@@ -253,5 +228,5 @@ def _generator_start(like: Tensor, seed: int) -> dict[str, Tensor]:
 
 def _generated(weights: Mapping[str, Tensor]) -> Tensor:
     """The prototypes ``[C, D]`` that a generator makes."""
-    hidden = F.relu(F.linear(weights[EMBEDDING], weights[HIDDEN], weights[HIDDEN_BIAS]))
-    return F.linear(hidden, weights[OUT], weights[OUT_BIAS])
+    embedding, hidden, hidden_bias, out, out_bias = (weights[name] for name in GENERATOR)
+    return F.linear(F.relu(F.linear(embedding, hidden, hidden_bias)), out, out_bias)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
-)
+from torch import Tensor
+
+from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA
-from pyro_pfedbayes.inference.engine.client_step import GradientEngine
-from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 
@@ -31,17 +23,10 @@ class Local(PointMethod):
     name: ClassVar[str] = "local"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
 
-    def client_update(
-        self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
-    ) -> ClientUpdate:
-        """R steps from the client's own weights."""
-        theta, loss = descend(engine, cohort.state[THETA], cohort.plan, self.descent(at))
-        return ClientUpdate({THETA: theta}, {}, loss)
+    def starting_weights(self, model: DeclaredModel, server: Tensors, cohort: Cohort) -> Tensor:
+        """The client's own."""
+        return cohort.state[THETA]
 
-    def server_update(
-        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
-    ) -> Tensors:
-        """Nothing to learn from."""
-        for _ in uploads:
-            pass
-        return server
+    def parted(self, model: DeclaredModel, theta: Tensor) -> tuple[Tensors, Tensors]:
+        """All stay."""
+        return {THETA: theta}, {}

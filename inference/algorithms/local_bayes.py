@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Values
+from pyro_pfedbayes.inference.algorithms.components.settings import Positive
 from pyro_pfedbayes.inference.algorithms.local import Local
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.beliefs.sites import Belief
@@ -29,24 +30,14 @@ class MixtureBound:
     """Negative ELBO of one client under a scale-mixture prior, divided by its number of examples.
 
     The KL divergence has no closed form: it is estimated with the draw that the likelihood is evaluated at.
-
-    Attributes:
-        pi: Weight of the wide component of the prior pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2) of each weight.
-        sigma1: Standard deviation of the wide component.
-        sigma2: Of the narrow one.
+    The prior of each weight is pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2).
     """
 
     pi: float
     sigma1: float
     sigma2: float
 
-    def __call__(
-        self,
-        model: DeclaredModel,
-        params: dict[str, Tensor],
-        own: dict[str, Tensor],
-        common: dict[str, Tensor],
-    ) -> Tensor:
+    def __call__(self, model: DeclaredModel, params: Values, own: Values, common: Values) -> Tensor:
         """From ``loc`` and ``rho [P]``, noise ``eps [P]``, ``kl_weight`` = 1 / n_i and a batch to nats per example."""
         scale = F.softplus(params["rho"])
         theta = params["loc"] + scale * own["eps"]
@@ -72,25 +63,22 @@ class LocalBayes(Local):
 
     Attributes:
         lr: Adam's learning rate.
-        pi: The prior's weight of its wide component, in (0, 1). The paper tries 1/4, 1/2, 3/4.
+        pi: The prior's weight of its wide component. The paper tries 1/4, 1/2, 3/4.
         sigma1: Its standard deviation; the paper tries exp(0), exp(-1), exp(-2).
         sigma2: Standard deviation of the narrow one; the paper tries exp(-6), exp(-7), exp(-8).
         rho: Standard deviation where training begins, as softplus(rho).
     """
 
-    lr: float = 1e-3
-    pi: float = 0.5
-    sigma1: float = 1.0
-    sigma2: float = 0.0025
+    lr: Positive = 1e-3
+    pi: Annotated[float, "(0, 1)"] = 0.5
+    sigma1: Positive = 1.0
+    sigma2: Positive = 0.0025
     rho: float = -4.0
 
     name: ClassVar[str] = "local-bayes"
-    positive: ClassVar[tuple[str, ...]] = ("sigma1", "sigma2")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.pi < 1:
-            raise UserError(f"pi is {self.pi}; it must lie in (0, 1)")
         if self.momentum or self.weight_decay:
             raise UserError(
                 "local-bayes follows Adam under its prior; leave momentum and weight_decay at 0"
@@ -106,7 +94,7 @@ class LocalBayes(Local):
         return {"loc": loc, "rho": torch.full_like(loc, self.rho)}
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
-        """A client that has not trained."""
+        """Rows of new clients, with the server's Gaussian."""
         rows = {name: server[name].expand(count, -1).clone() for name in ("loc", "rho")}
         return rows | prefixed(RowAdam.fresh_state(list(rows.values())), "adam.")
 
@@ -131,10 +119,9 @@ class LocalBayes(Local):
 
     def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
         """The clients' q."""
-        assert isinstance(model, BayesianModel)
+        assert isinstance(model, BayesianModel)  # as `init` checks
         return model.layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
 
     def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """Where all began."""
-        assert isinstance(model, BayesianModel)
-        return model.layout.gaussian(server["loc"], F.softplus(server["rho"]))
+        return self.personal_belief(model, server)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
+from pyro_pfedbayes.inference.algorithms.components.client_weights import (
+    StoringMethod,
+    stored_rows,
 )
-from pyro_pfedbayes.inference.algorithms.components.client_weights import held_rows, hold
-from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import NonNegative
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
-from pyro_pfedbayes.models.declared import DeclaredModel
 
 JITTER = 1e-6
 
@@ -55,32 +49,30 @@ def coupling(theta: Tensor, relationship: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Mocha(PointMethod):
+class Mocha(StoringMethod):
     """Settings of multi-task learning: minimise sum F_i(w_i) + lam tr(W A W^T) + ridge |W|^2.
 
     MOCHA itself is a primal-dual solver for convex losses; for networks each client follows the gradient of its own
-    column while the others' stand still for a round. The server holds all weights and makes A (`coupling`).
+    column while the others' stand still for a round. The server stores all weights and makes A (`coupling`).
 
     Attributes:
-        lam: Weight of the coupling, >= 0; 0 is local training.
-        ridge: Weight of the squared norm, >= 0.
+        lam: Weight of the coupling; 0 is local training.
+        ridge: Weight of the squared norm.
         relationship: How A is made, see `coupling`.
     """
 
-    lam: float = 0.01
-    ridge: float = 0.0
+    lam: NonNegative = 0.01
+    ridge: NonNegative = 0.0
     relationship: Literal["mean", "learned"] = "mean"
 
     name: ClassVar[str] = "mocha"
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    not_negative: ClassVar[tuple[str, ...]] = ("lam", "ridge")
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """R steps from the client's own weights, coupled to those of the others."""
         theta = cohort.state[THETA]
-        rows, places = held_rows(server, cohort.clients)
+        rows, places = stored_rows(server, cohort.clients)
         own = theta.new_zeros(len(theta), 1)
         others = torch.zeros_like(theta)
         if rows is not None:
@@ -94,11 +86,4 @@ class Mocha(PointMethod):
             return 2 * self.lam * (own * v + others) + 2 * self.ridge * v
 
         theta, loss = descend(engine, theta, cohort.plan, self.descent(at), pull=pull)
-        return ClientUpdate({THETA: theta}, {THETA: theta}, loss)
-
-    def server_update(
-        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
-    ) -> Tensors:
-        """Keep what each client sent last."""
-        del model, at
-        return hold(server, uploads)
+        return ClientUpdate(*self.parted(engine.model, theta), loss)

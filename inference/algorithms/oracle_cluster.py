@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
-)
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Upload
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
-from pyro_pfedbayes.inference.engine.point_descent import descend
 from pyro_pfedbayes.inference.server.rules import averaged
 from pyro_pfedbayes.models.declared import DeclaredModel
 
@@ -39,6 +31,7 @@ class OracleCluster(PointMethod):
 
     name: ClassVar[str] = "oracle-cluster"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    copied: ClassVar[tuple[str, ...]] = (PERSONAL,)
     personal_steps: ClassVar[int] = 1
     """A personal model is that of the client's group, without a step."""
 
@@ -50,25 +43,18 @@ class OracleCluster(PointMethod):
             )
         return super().init(model)
 
-    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
-        """The server's weights."""
-        return {PERSONAL: server[THETA].expand(count, -1).clone()}
-
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """R steps from the weights of the client's group."""
-        theta, loss = descend(engine, self._groups(server, cohort), cohort.plan, self.descent(at))
-        return ClientUpdate({}, {THETA: theta, CLASSES: _classes(cohort)}, loss)
+        update = super().client_update(engine, server, cohort, at)
+        return replace(update, upload={**update.upload, CLASSES: _classes(cohort)})
 
     def server_update(
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
     ) -> Tensors:
         """Average within groups; a group of which nobody took part stands still."""
-        del model, at
-        known = {}
-        if GROUP_THETA in server:
-            known = dict(zip(_keys(server[GROUP_CLASSES]), server[GROUP_THETA], strict=True))
+        known = _groups(server)
         sent: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
         for upload in uploads:
             weights = self.importance(upload)
@@ -85,18 +71,22 @@ class OracleCluster(PointMethod):
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """The weights of the client's group."""
-        del engine
-        return {PERSONAL: self._groups(server, cohort)}
+        return {PERSONAL: self.starting_weights(engine.model, server, cohort)}
 
-    def _groups(self, server: Tensors, cohort: Cohort) -> Tensor:
+    def starting_weights(self, model: DeclaredModel, server: Tensors, cohort: Cohort) -> Tensor:
         """Weights of the group of each client ``[S, P]``; the server's for a group that is new."""
         theta = server[THETA].expand(len(cohort.clients), -1).clone()
-        if GROUP_THETA in server:
-            known = dict(zip(_keys(server[GROUP_CLASSES]), server[GROUP_THETA], strict=True))
-            for k, key in enumerate(_keys(_classes(cohort))):
-                if key in known:
-                    theta[k] = known[key]
+        known = _groups(server)
+        for k, key in enumerate(_keys(_classes(cohort))):
+            theta[k] = known.get(key, theta[k])
         return theta
+
+
+def _groups(server: Tensors) -> dict[tuple[int, ...], Tensor]:
+    """Weights of each group, by its classes."""
+    if GROUP_THETA not in server:
+        return {}
+    return dict(zip(_keys(server[GROUP_CLASSES]), server[GROUP_THETA], strict=True))
 
 
 def _classes(cohort: Cohort) -> Tensor:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import Count, Positive
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import Descent, batch, descend, nll
-from pyro_pfedbayes.models.declared import DeclaredModel
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PerFedAvg(PointMethod):
     for other methods, so a round has R/2 (R/3) outer steps.
 
     Attributes:
-        alpha: Length of the inner step, > 0; the authors' experiments take 0.001 to 0.01 for networks.
+        alpha: Length of the inner step; the authors' experiments take 0.001 to 0.01 for networks.
         variant: ``"first-order"`` leaves the Hessian out; ``"hessian-free"`` takes the product of Hessian and
             gradient from a central difference of gradients.
         delta: Half the width of that difference.
@@ -33,15 +33,14 @@ class PerFedAvg(PointMethod):
         lr: Length of the outer step (the authors' beta).
     """
 
-    alpha: float = 0.01
+    alpha: Positive = 0.01
     variant: Literal["first-order", "hessian-free"] = "first-order"
-    delta: float = 1e-3
-    personal_steps: int = 1
+    delta: Positive = 1e-3
+    personal_steps: Count = 1
 
     name: ClassVar[str] = "per-fedavg"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    positive: ClassVar[tuple[str, ...]] = ("alpha", "delta")
-    whole: ClassVar[tuple[str, ...]] = ("personal_steps",)
+    copied: ClassVar[tuple[str, ...]] = (PERSONAL,)
 
     @property
     def _batches(self) -> int:
@@ -50,7 +49,6 @@ class PerFedAvg(PointMethod):
 
     def gradient_steps(self, at: Round) -> int:
         """One gradient for the inner and one for the outer step; the Hessian-free form takes two more."""
-        del at
         outer = max(1, self.local_steps // self._batches)
         return outer * (2 if self.variant == "first-order" else 4)
 
@@ -58,15 +56,15 @@ class PerFedAvg(PointMethod):
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """Outer steps from the server's weights."""
-        theta = server[THETA].expand(len(cohort.clients), -1).clone()
+        theta = self.starting_weights(engine.model, server, cohort).clone()
         descent, plan = self.descent(at), cohort.plan
         total = theta.new_zeros(len(theta))
         outer = max(1, plan.steps // self._batches)
         for k in range(outer):
             first = k * self._batches
             # A plan too short for fresh batches takes the last one again.
-            at_batch = [min(first + j, plan.steps - 1) for j in range(self._batches)]
-            batches = [batch(plan, step) for step in at_batch]
+            steps = (min(first + j, plan.steps - 1) for j in range(self._batches))
+            batches = [batch(plan, step) for step in steps]
             loss, direction = self._meta_gradient(engine, theta, batches)
             theta.sub_(direction + self.weight_decay * theta, alpha=descent.rate(first))
             total += loss
@@ -91,10 +89,5 @@ class PerFedAvg(PointMethod):
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """Inner steps from the server's weights."""
-        start = server[THETA].expand(len(cohort.clients), -1)
-        theta, _ = descend(engine, start, cohort.plan, Descent(lambda step: self.alpha))
-        return {PERSONAL: theta}
-
-    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
-        """Not adapted yet."""
-        return {PERSONAL: server[THETA].expand(count, -1).clone()}
+        start = self.starting_weights(engine.model, server, cohort)
+        return {PERSONAL: descend(engine, start, cohort.plan, Descent(lambda step: self.alpha))[0]}

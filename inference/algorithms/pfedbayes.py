@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,15 +12,14 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.clients import inverse_softplus
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithms.components.settings import (
+    Count,
+    NonNegative,
+    Positive,
+    check_families,
+    check_settings,
 )
-from pyro_pfedbayes.inference.algorithms.components.settings import check_families, check_settings
 from pyro_pfedbayes.inference.beliefs.client_objective import POINT
 from pyro_pfedbayes.inference.beliefs.sites import (
     Belief,
@@ -112,29 +111,29 @@ class PFedBayes:
         UserError: A setting out of range, named with the range.
     """
 
-    zeta: float = 1.0
-    local_steps: int = 20
-    draws: int = 1
-    batch_size: int = 100
-    lr: float = 3e-3
+    zeta: Positive = 1.0
+    local_steps: Count = 20
+    draws: Count = 1
+    batch_size: Count = 100
+    lr: Positive = 3e-3
     lr_schedule: Schedule = "cosine"
-    lr_final: float = 0.0
+    lr_final: NonNegative = 0.0
     start: Literal["own", "server"] = "server"
     optimizer_state: Literal["shared", "kept", "reset"] = "shared"
     server_rule: Literal["closed-form", "gradient"] = "closed-form"
-    server_lr: float = 1e-3
-    beta: float = 1.0
+    server_lr: Positive = 1e-3
+    beta: Annotated[float, "(0, 1]"] = 1.0
     weighting: Literal["uniform", "examples"] = "uniform"
     screening: Screening = "none"
     estimator: EstimatorKind = "plain"
     objective: Literal["paper", "unofficial"] = "paper"
-    kinds: int = 1
-    kind_rounds: int | float = 0
-    kind_lr: float | None = None
+    kinds: Count = 1
+    kind_rounds: Annotated[int | float, 0] = 0
+    kind_lr: Positive | None = None
     kind_schedule: Schedule = "cosine"
-    personal_rounds: int | float | None = None
+    personal_rounds: Annotated[int | float, 0] | None = None
     personal_start: Literal["own", "server"] | None = None
-    personal_lr: float | None = None
+    personal_lr: Positive | None = None
     personal_schedule: Schedule = "cosine"
 
     @property
@@ -148,18 +147,7 @@ class PFedBayes:
         return ("personal", "global")
 
     def __post_init__(self) -> None:
-        check_settings(
-            self,
-            positive=("zeta", "lr", "server_lr", "kind_lr", "personal_lr"),
-            least={
-                **dict.fromkeys(("local_steps", "draws", "batch_size", "kinds"), 1),
-                **dict.fromkeys(("kind_rounds", "personal_rounds"), 0),
-            },
-        )
-        if not 0 <= self.lr_final < float("inf"):
-            raise UserError(f"lr_final is {self.lr_final}; it must be a number >= 0")
-        if not 0 < self.beta <= 1:
-            raise UserError(f"beta is {self.beta}; it must lie in (0, 1]")
+        check_settings(self)
         if self.kinds > 1 and self.kind_rounds == 0:
             raise UserError(
                 f"kinds is {self.kinds}, but kind_rounds is 0; give the phase some rounds"

@@ -6,31 +6,24 @@ the marginal likelihood on minibatches as the objective, and no clipping of grad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
-)
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Values
 from pyro_pfedbayes.inference.algorithms.components.class_tree import class_tree
 from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
-    EMPTY,
     LABELS,
     MEMORY,
-    embedded,
-    remembered,
+    empty_memory,
+    filled_memory,
+    labelled_features,
+    stacked,
 )
 from pyro_pfedbayes.inference.algorithms.components.features import (
     class_count,
@@ -48,12 +41,11 @@ from pyro_pfedbayes.inference.algorithms.components.polya_gamma import (
     rbf,
     tilt,
 )
+from pyro_pfedbayes.inference.algorithms.components.settings import Count, NonNegative, Positive
 from pyro_pfedbayes.inference.algorithms.components.split import mask_of
-from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief
-from pyro_pfedbayes.inference.beliefs.sites import Belief
+from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import counted, descend
-from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 TREE, OMEGA = "tree", "omega"
@@ -61,27 +53,14 @@ TREE, OMEGA = "tree", "omega"
 
 @dataclass(frozen=True)
 class GPObjective:
-    """Minus the mean field's bound of log p(y) of a client's minibatch, over all nodes of its tree, per example.
-
-    Attributes:
-        outputscale: Of the kernel.
-        lengthscale: Of the kernel.
-        iterations: Of the mean field.
-    """
+    """Minus the mean field's bound of log p(y) of a client's minibatch, over all nodes of its tree, per example."""
 
     outputscale: float
     lengthscale: float
     iterations: int
 
-    def __call__(
-        self,
-        model: DeclaredModel,
-        params: dict[str, Tensor],
-        own: dict[str, Tensor],
-        common: dict[str, Tensor],
-    ) -> Tensor:
+    def __call__(self, model: DeclaredModel, params: Values, own: Values, common: Values) -> Tensor:
         """Of flat weights, x, y and mask, and of the client's ``tree [M, C]``."""
-        del common
         y, counts = counted(own)
         z = F.normalize(features_at(model, params[THETA], own["x"]), dim=-1)
         kappa = own[TREE][:, y] * counts / 2
@@ -108,19 +87,18 @@ class PFedGP(PointMethod):
         capacity: Training examples that a client builds trees and predictions from, at most; time grows with its cube.
     """
 
-    lr: float = 0.05
-    momentum: float = 0.9
-    weight_decay: float = 1e-3
+    lr: Positive = 0.05
+    momentum: Annotated[float, "[0, 1)"] = 0.9
+    weight_decay: NonNegative = 1e-3
     weighting: Literal["examples", "uniform"] = "uniform"
-    outputscale: float = 8.0
-    lengthscale: float = 1.0
-    iterations: int = 3
-    capacity: int = 500
+    outputscale: Positive = 8.0
+    lengthscale: Positive = 1.0
+    iterations: Count = 3
+    capacity: Count = 500
 
     name: ClassVar[str] = "pfedgp"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    positive: ClassVar[tuple[str, ...]] = ("outputscale", "lengthscale")
-    whole: ClassVar[tuple[str, ...]] = ("iterations", "capacity")
+    extras: ClassVar[tuple[str, ...]] = (MEMORY, LABELS, TREE, OMEGA)
     personal_steps: ClassVar[int] = 1
     """Conditioning on examples takes no gradient."""
 
@@ -136,34 +114,30 @@ class PFedGP(PointMethod):
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """Nothing stored."""
         theta, classes = server[THETA], class_count(model, self.name)
-        size = feature_size(model, self.name)
         return {
-            THETA: theta.expand(count, -1).clone(),
-            MEMORY: theta.new_zeros((count, self.capacity, size)),
-            LABELS: torch.full((count, self.capacity), EMPTY, device=theta.device),
+            **super().client_init(model, server, count),
+            **empty_memory(theta, count, self.capacity, feature_size(model, self.name)),
             TREE: theta.new_zeros((count, classes - 1, classes)),
             OMEGA: theta.new_zeros((count, classes - 1, self.capacity)),
         }
+
+    def averaged_places(self, model: DeclaredModel, at: Round) -> Tensor:
+        """The layers below the last."""
+        return ~mask_of(model, last_layer(model, self.name))
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """R steps on the features, the client's tree fixed."""
-        model = engine.model
+        model, classes = engine.model, class_count(engine.model, self.name)
         rows = range(len(cohort.clients))
-        trees = torch.stack(
-            [
-                class_tree(
-                    *self._examples(model, server, cohort, row), class_count(model, self.name)
-                )
-                for row in rows
-            ]
-        )
+        examples = (self._examples(model, server, cohort, row) for row in rows)
+        trees = torch.stack([class_tree(z, y, classes) for z, y in examples])
         used = int((trees != 0).any(-1).sum(1).max())
-        body = ~mask_of(model, last_layer(model, self.name))
+        body = self.averaged_places(model, at)
         theta, loss = descend(
             engine,
-            server[THETA].expand(len(rows), -1),
+            self.starting_weights(model, server, cohort),
             cohort.plan,
             self.descent(at),
             objective=GPObjective(self.outputscale, self.lengthscale, self.iterations),
@@ -171,15 +145,6 @@ class PFedGP(PointMethod):
             trained=body,
         )
         return ClientUpdate({}, {THETA: theta[:, body]}, loss)
-
-    def server_update(
-        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
-    ) -> Tensors:
-        """Average the layers below the last."""
-        del at
-        body = ~mask_of(model, last_layer(model, self.name))
-        sent = ((u.tensors[THETA], self.importance(u)) for u in uploads)
-        return {THETA: averaged_into(server[THETA], body, sent)}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """Store each client's examples, build its tree, and condition its Gaussian processes."""
@@ -196,32 +161,21 @@ class PFedGP(PointMethod):
                     kappa = sides[y[below]] / 2
                     c = mean_field(kernel, kappa, self.iterations)
                     omega[node, below] = tilt(c, kappa)
-            memory, labels = remembered(z, y, self.capacity)
-            found.append({MEMORY: memory, LABELS: labels, TREE: tree, OMEGA: omega})
-        stacked = {name: torch.stack([row[name] for row in found]) for name in found[0]}
-        return {THETA: server[THETA].expand(len(found), -1).clone(), **stacked}
+            found.append({**filled_memory(z, y, self.capacity), TREE: tree, OMEGA: omega})
+        return {THETA: server[THETA].expand(len(found), -1).clone(), **stacked(found)}
 
     def _examples(
         self, model: DeclaredModel, server: Tensors, cohort: Cohort, row: int
     ) -> tuple[Tensor, Tensor]:
-        z, y = embedded(model, server[THETA], cohort, row, "train", self.capacity)
+        z, y = labelled_features(model, server[THETA], cohort, row, "train", self.capacity)
         return F.normalize(z, dim=-1), y
 
-    def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
-        """The common features, and each client's Gaussian processes."""
-        extras = {name: clients[name] for name in (MEMORY, LABELS, TREE, OMEGA)}
-        rule = partial(_predicted, self)
-        return PointBelief(model, clients[THETA], stacked=True, extras=extras, rule=rule)
-
-
-def _predicted(
-    method: PFedGP, model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor
-) -> Tensor:
-    z = F.normalize(features(model, values, x), dim=-1)
-    memory, labels, tree, omega = (values[name] for name in (MEMORY, LABELS, TREE, OMEGA))
-    return tree_probabilities(
-        z, memory, labels, tree, omega, method.outputscale, method.lengthscale
-    )
+    def predicted(self, model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """The processes of a client at the common features."""
+        z = F.normalize(features(model, values, x), dim=-1)
+        memory, labels, tree, omega = (values[name] for name in self.extras)
+        kernel = self.outputscale, self.lengthscale
+        return tree_probabilities(z, memory, labels, tree, omega, *kernel)
 
 
 def tree_probabilities(
@@ -235,14 +189,8 @@ def tree_probabilities(
 ) -> Tensor:
     """Class probabilities ``[n, C]`` at features ``z [n, D]``, from what one client stores.
 
-    Args:
-        z: Where.
-        memory: Features of stored examples ``[capacity, D]``.
-        labels: Their labels ``[capacity]``, -1 in empty places.
-        tree: ``[C - 1, C]``, as `class_tree` makes it.
-        omega: E[ω] of each example at each node, ``[C - 1, capacity]``.
-        outputscale: Of the kernel.
-        lengthscale: Of the kernel.
+    Features ``memory [capacity, D]``, labels ``[capacity]``, -1 in empty places, a tree ``[C - 1, C]`` of `class_tree`,
+    and E[ω] of each example at each node, ``[C - 1, capacity]``; and the scales of the kernel.
     """
     stored = labels >= 0
     if not bool(stored.any()):

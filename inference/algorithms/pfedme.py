@@ -9,10 +9,11 @@ from typing import ClassVar, Literal
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Upload
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import Count, Positive
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import batch, nll
-from pyro_pfedbayes.inference.server.rules import averaged, momentum_step
+from pyro_pfedbayes.inference.server.rules import momentum_step
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 
@@ -24,7 +25,7 @@ class PFedMe(PointMethod):
     w_i <- w_i - lr lam (w_i - theta). Personal models are the theta, kept apart from w_i.
 
     Attributes:
-        lam: The authors' lambda, the weight of the pull, > 0.
+        lam: The authors' lambda, the weight of the pull.
         inner_steps: Steps K on the same minibatch.
         inner_lr: Their length; inner_lr * lam must be below 2, or they diverge.
         beta: The server's step: w <- (1 - beta) w + beta mean(w_i).
@@ -32,16 +33,14 @@ class PFedMe(PointMethod):
         weighting: The paper averages uniformly.
     """
 
-    lr: float = 0.01
+    lr: Positive = 0.01
     weighting: Literal["examples", "uniform"] = "uniform"
-    lam: float = 15.0
-    inner_steps: int = 5
-    inner_lr: float = 0.05
-    beta: float = 1.0
+    lam: Positive = 15.0
+    inner_steps: Count = 5
+    inner_lr: Positive = 0.05
+    beta: Positive = 1.0
 
     name: ClassVar[str] = "pfedme"
-    positive: ClassVar[tuple[str, ...]] = ("lam", "inner_lr", "beta")
-    whole: ClassVar[tuple[str, ...]] = ("inner_steps",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,14 +52,13 @@ class PFedMe(PointMethod):
 
     def gradient_steps(self, at: Round) -> int:
         """K gradients a minibatch."""
-        del at
         return self.local_steps * self.inner_steps
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """R minibatches; theta begins the round at w and carries on from minibatch to minibatch."""
-        copies = server[THETA].expand(len(cohort.clients), -1).clone()
+        copies = self.starting_weights(engine.model, server, cohort).clone()
         theta = copies.clone()
         descent = self.descent(at)
         total = theta.new_zeros(len(theta))
@@ -82,6 +80,5 @@ class PFedMe(PointMethod):
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
     ) -> Tensors:
         """A step towards the mean of the copies."""
-        del model, at
-        mean = averaged((upload.tensors, self.importance(upload)) for upload in uploads)
-        return {THETA: momentum_step(server[THETA], mean[THETA], self.beta)}
+        mean = super().server_update(model, server, uploads, at)[THETA]
+        return {THETA: momentum_step(server[THETA], mean, self.beta)}

@@ -18,8 +18,10 @@ from pyro_pfedbayes.inference.algorithm import (
     Round,
     Tensors,
     Upload,
+    Values,
 )
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
+from pyro_pfedbayes.inference.algorithms.components.settings import Count, Positive
 from pyro_pfedbayes.inference.algorithms.components.split import SplitMethod, steps_for_head
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
@@ -32,25 +34,14 @@ LOC, RHO, PRECISION = "head.loc", "head.rho", "precision"
 
 
 def head_variance(loc: Tensor, scale: Tensor, mu: Tensor) -> Tensor:
-    """How far heads lie from their common mean: rho_i^2 = (1/d) sum(sigma_i^2 + (m_i - mu)^2).
+    """How far heads lie from their common mean: rho_i^2 = (1/d) sum(sigma_i^2 + (m_i - mu)^2), ``[S]``.
 
-    Args:
-        loc: Means m_i ``[S, d]``.
-        scale: Standard deviations sigma_i ``[S, d]``.
-        mu: The common mean ``[d]``.
-
-    Returns:
-        One variance a client, ``[S]``; it maximises the expected log-prior of the head.
+    It maximises the expected log-prior of heads with means m_i ``[S, d]`` and standard deviations sigma_i ``[S, d]``.
     """
     return (scale.square() + (loc - mu).square()).mean(1)
 
 
-def head_bound(
-    model: DeclaredModel,
-    params: dict[str, Tensor],
-    own: dict[str, Tensor],
-    common: dict[str, Tensor],
-) -> Tensor:
+def head_bound(model: DeclaredModel, params: Values, own: Values, common: Values) -> Tensor:
     """Negative ELBO of one client's head, divided by its number of examples.
 
     Args:
@@ -83,14 +74,12 @@ class PFedVEM(SplitMethod):
         scale: Standard deviation of the heads' q_i where training begins.
     """
 
-    head_steps: int | None = None
-    head_lr: float | None = None
-    scale: float = 0.1
+    head_steps: Count | None = None
+    head_lr: Positive | None = None
+    scale: Positive = 0.1
 
     name: ClassVar[str] = "pfedvem"
     models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
-    positive: ClassVar[tuple[str, ...]] = ("head_lr", "scale")
-    whole: ClassVar[tuple[str, ...]] = ("head_steps",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,21 +102,14 @@ class PFedVEM(SplitMethod):
         params = {"loc": cohort.state[LOC].clone(), "rho": cohort.state[RHO].clone()}
         variance = head_variance(params["loc"], F.softplus(params["rho"]), mu)
         theta = server[THETA].expand(len(cohort.clients), -1).clone()
-        noise = NoiseStreams(
-            *(at.seed, at.index, cohort.clients, 1), width=len(mu), like=params["loc"]
-        )
-        weight = 1.0 / cohort.plan.sizes.to(mu.dtype)
+        noise = NoiseStreams(at.seed, at.index, cohort.clients, 1, width=len(mu), like=mu)
+        known = {"variance": variance, "kl_weight": 1.0 / cohort.plan.sizes.to(mu.dtype)}
         heads = steps_for_head(self.head_steps, self.local_steps)
         slow, fast = self.descent(at), self.descent(at, lr=self.head_lr)
+        common = {"mu": mu, "index": index}
         for step in range(heads):
-            own = {
-                **batch(cohort.plan, step),
-                THETA: theta,
-                "eps": noise.draw()[0],
-                "variance": variance,
-                "kl_weight": weight,
-            }
-            _, gradients = engine.differentiate(head_bound, params, own, {"mu": mu, "index": index})
+            own = {**batch(cohort.plan, step), THETA: theta, "eps": noise.draw()[0], **known}
+            _, gradients = engine.differentiate(head_bound, params, own, common)
             for name, gradient in gradients.items():
                 params[name].sub_(gradient, alpha=fast.rate(step))
         total = theta.new_zeros(len(theta))
@@ -146,15 +128,11 @@ class PFedVEM(SplitMethod):
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
     ) -> Tensors:
         """The mean of heads by their precisions, and of bodies by examples."""
-        del at
         sent = list(uploads)
-        private = self.private(model)
-        bodies = ((u.tensors[THETA], self.importance(u)) for u in sent)
+        bodies = super().server_update(model, server, sent, at)[THETA]
         heads = ((u.tensors[LOC], u.tensors[PRECISION]) for u in sent)
-        theta = averaged_into(server[THETA], ~private, bodies)
-        return {THETA: averaged_into(theta, private, heads)}
+        return {THETA: averaged_into(bodies, self.private(model), heads)}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """The body as the client trained it last, under the mean of its head: as the authors judge it."""
-        del engine, server
         return {PERSONAL: cohort.state[PERSONAL]}

@@ -1,43 +1,49 @@
-"""Servers that remember what every client sent last, for methods that compare clients with each other."""
+"""Servers that store what every client sent last, for methods that compare clients with each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import Tensors, Upload
+from pyro_pfedbayes.inference.algorithm import Judged, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.models.declared import DeclaredModel
 
-ROWS, HOLDERS = "held.theta", "held.client"
-
-
-def hold(server: Tensors, uploads: Iterable[Upload]) -> dict[str, Tensor]:
-    """The server's next state: the latest weights of each client that ever took part, and their mean.
-
-    Args:
-        server: Its present state.
-        uploads: What clients sent, ``theta [S, P]``.
-    """
-    rows = server.get(ROWS)
-    held = {} if rows is None else dict(zip(server[HOLDERS].tolist(), rows, strict=True))
-    for upload in uploads:
-        held |= dict(zip(upload.clients, upload.tensors[THETA], strict=True))
-    clients = sorted(held)
-    rows = torch.stack([held[client] for client in clients])
-    holders = torch.tensor(clients, dtype=torch.int64, device=rows.device)
-    return {THETA: rows.mean(0), ROWS: rows, HOLDERS: holders}
+ROWS, CLIENTS = "held.theta", "held.client"
 
 
-def held_rows(server: Tensors, clients: Sequence[int]) -> tuple[Tensor | None, dict[int, int]]:
-    """What the server remembers.
+@dataclass(frozen=True)
+class StoringMethod(PointMethod):
+    """A method whose server stores the latest weights of each client, in the order of their numbers."""
 
-    Returns:
-        Weights ``[M, P]`` of the M clients it has heard of, None if there are none; and by the place of a client among
-        ``clients`` its row, for those among them.
-    """
+    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+
+    def parted(self, model: DeclaredModel, theta: Tensor) -> tuple[Tensors, Tensors]:
+        """All weights stay, and are sent."""
+        return {THETA: theta}, {THETA: theta}
+
+    def server_update(
+        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
+    ) -> Tensors:
+        """The latest weights of each client that ever took part, and their mean."""
+        stored: dict[int, Tensor] = {}
+        if ROWS in server:
+            stored = dict(zip(server[CLIENTS].tolist(), server[ROWS], strict=True))
+        for upload in uploads:
+            stored |= dict(zip(upload.clients, upload.tensors[THETA], strict=True))
+        rows = torch.stack([stored[client] for client in sorted(stored)])
+        clients = torch.tensor(sorted(stored), dtype=torch.int64, device=rows.device)
+        return {THETA: rows.mean(0), ROWS: rows, CLIENTS: clients}
+
+
+def stored_rows(server: Tensors, clients: Sequence[int]) -> tuple[Tensor | None, dict[int, int]]:
+    """Weights ``[M, P]`` that the server stores, if any; and by the place of a client among ``clients`` its row."""
     if ROWS not in server:
         return None, {}
-    row_of = {client: row for row, client in enumerate(server[HOLDERS].tolist())}
+    row_of = {client: row for row, client in enumerate(server[CLIENTS].tolist())}
     return server[ROWS], {k: row_of[client] for k, client in enumerate(clients) if client in row_of}

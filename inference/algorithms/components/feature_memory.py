@@ -1,34 +1,27 @@
-"""Examples that clients keep as features, in rows of one size for all, for methods that predict by them."""
+"""Examples that clients store as features, in rows of one size for all, for methods that predict by them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import Cohort
+from pyro_pfedbayes.inference.algorithm import Cohort, Tensors
 from pyro_pfedbayes.inference.algorithms.components.features import features_at
 from pyro_pfedbayes.models.declared import DeclaredModel
-
-__all__ = ["EMPTY", "LABELS", "MEMORY", "embedded", "kept", "remembered"]
 
 MEMORY, LABELS = "memory", "labels"
 """Names of stored features ``[capacity, D]`` and of their labels ``[capacity]`` in a client's row."""
 EMPTY = -1
 """Label of a place that holds no example."""
+CHUNK = 8192
+"""Examples that pass through the network at once."""
 
 
-def kept(y: Tensor, capacity: int) -> Tensor:
-    """Which of a client's examples to keep: each class by its share, but at least one of each; no random choice.
-
-    Args:
-        y: Labels ``[n]``; those below 0 are unknown, and not kept.
-        capacity: How many at most.
-
-    Returns:
-        Their places, ascending, int64.
-    """
+def balanced_examples(y: Tensor, capacity: int) -> Tensor:
+    """Places of at most so many known labels ``[n]``, ascending: each class by its share, but at least one of each."""
     place = (y >= 0).nonzero()[:, 0]
     if len(place) <= capacity:
         return place
@@ -42,38 +35,35 @@ def kept(y: Tensor, capacity: int) -> Tensor:
     return place[share.argsort(stable=True)[:capacity]].sort().values
 
 
-def embedded(
+def labelled_features(
     model: DeclaredModel,
     theta: Tensor,
     cohort: Cohort,
     row: int,
     part: Literal["train", "validation"],
     capacity: int | None = None,
-    *,
-    chunk: int = 8192,
 ) -> tuple[Tensor, Tensor]:
-    """Features ``[m, D]`` and labels ``[m]`` of the labelled examples of one client of a cohort.
-
-    Args:
-        model: The declared model.
-        theta: Flat weights ``[P]``.
-        cohort: The clients.
-        row: Which of them.
-        part: Which of its examples.
-        capacity: How many at most, as `kept`; None for all.
-        chunk: Examples that pass through the network at once.
-    """
+    """Features ``[m, D]`` and labels ``[m]`` of at most so many labelled examples of one client, at ``theta [P]``."""
     x, y = cohort.examples(cohort.clients[row], part)
-    place = kept(y, len(y) if capacity is None else capacity)
-    x, y = x[place], y[place]
+    place = balanced_examples(y, len(y) if capacity is None else capacity)
     with torch.no_grad():
-        found = [features_at(model, theta, piece) for piece in x.split(chunk)]
-    return torch.cat(found), y
+        pieces = [features_at(model, theta, piece) for piece in x[place].split(CHUNK)]
+    return torch.cat(pieces), y[place]
 
 
-def remembered(z: Tensor, y: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """Features ``[m, D]`` and labels ``[m]`` in places of a fixed number, the rest empty."""
-    memory = z.new_zeros((capacity, z.shape[1]))
-    labels = y.new_full((capacity,), EMPTY)
+def empty_memory(like: Tensor, count: int, capacity: int, size: int) -> dict[str, Tensor]:
+    """Rows of clients that store no features, of D = ``size``."""
+    labels = torch.full((count, capacity), EMPTY, device=like.device)
+    return {MEMORY: like.new_zeros((count, capacity, size)), LABELS: labels}
+
+
+def filled_memory(z: Tensor, y: Tensor, capacity: int) -> dict[str, Tensor]:
+    """The row of a client that stores features ``[m, D]`` and labels ``[m]``; the other places are empty."""
+    memory, labels = z.new_zeros((capacity, z.shape[1])), y.new_full((capacity,), EMPTY)
     memory[: len(z)], labels[: len(y)] = z, y
-    return memory, labels
+    return {MEMORY: memory, LABELS: labels}
+
+
+def stacked(rows: Sequence[Tensors]) -> dict[str, Tensor]:
+    """Rows of single clients, one after the other."""
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

@@ -1,79 +1,82 @@
-"""Checks of a method's settings that every method needs."""
+"""Limits of settings, declared with their types, and the check that every method makes of its own."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.families import ELEMENTWISE, MeanFieldNormal
 from pyro_pfedbayes.inference.beliefs.sites import parameter_names
 from pyro_pfedbayes.models.declared import DeclaredModel
 
+Positive = Annotated[float, "(0, inf)"]
+NonNegative = Annotated[float, "[0, inf)"]
+Count = Annotated[int, 1]
+"""A whole number from 1 on."""
 
-def check_settings(
-    settings: Any, *, positive: Iterable[str] = (), least: Mapping[str, int] | None = None
-) -> None:
-    """Check the fields of a dataclass of settings.
+_WORDS = {"(0, inf)": "be a positive number", "[0, inf)": "be a number >= 0"}
 
-    Args:
-        settings: The instance; fields declared as a ``Literal`` must hold one of its values.
-        positive: Fields that must be finite and above 0, or None.
-        least: Fields that must be at least so much, and whole numbers from 1 on.
+
+def check_settings(settings: Any) -> None:
+    """Refuse settings of a dataclass outside the limits of their types; None is always inside.
+
+    Limits are the values of a ``Literal``, an interval as the metadata of ``Annotated``, or a least value there, which
+    also asks for a whole number from 1 on.
     """
-    for field in positive:
-        value = getattr(settings, field)
-        if value is not None and not 0 < value < float("inf"):
-            raise UserError(f"{field} is {value}; it must be a positive number")
-    for field, minimum in (least or {}).items():
-        value = getattr(settings, field)
-        if value is None:
-            continue
-        if value < minimum:
-            raise UserError(f"{field} is {value}; it must be at least {minimum}")
-        if value >= 1 and value != int(value):
-            raise UserError(f"{field} is {value}; it must be a whole number")
-    hints = get_type_hints(type(settings))
+    hints = get_type_hints(type(settings), include_extras=True)
     for field in (each.name for each in dataclasses.fields(settings)):
-        value, options = getattr(settings, field), _options(hints[field])
-        if isinstance(value, str) and options and value not in options:
-            raise UserError(
-                f"{field} is {value!r}{nearest(value, options)}; give one of {', '.join(options)}"
-            )
+        value = getattr(settings, field)
+        for limit in () if value is None else _limits(hints[field]):
+            if isinstance(limit, tuple):
+                if value not in limit:
+                    known = f"{nearest(value, limit)}; give one of {', '.join(limit)}"
+                    raise UserError(f"{field} is {value!r}{known}")
+            elif isinstance(limit, str):
+                if not _inside(value, limit):
+                    words = _WORDS.get(limit, f"lie in {limit}")
+                    raise UserError(f"{field} is {value}; it must {words}")
+            elif value < limit:
+                raise UserError(f"{field} is {value}; it must be at least {limit}")
+            elif value >= 1 and value % 1 != 0:
+                raise UserError(f"{field} is {value}; it must be a whole number")
 
 
 def check_families(model: DeclaredModel, kinds: int, server_rule: str, screening: str) -> None:
-    """Check that a model's families are such as the settings of pFedBayes can work with."""
+    """Refuse families that the settings of pFedBayes cannot work with."""
     declared = model.declaration
-    independent = isinstance(declared.server, ELEMENTWISE) and isinstance(
-        declared.guide, MeanFieldNormal
-    )
     if not parameter_names(model):
         raise UserError(
             "every site is private: clients would learn nothing from each other; share at least one"
         )
-    gradient = server_rule == "gradient"
+    families = f"not server {declared.server.name!r} and guide {declared.guide.name!r}"
+    elementwise = isinstance(declared.server, ELEMENTWISE)
+    independent = elementwise and isinstance(declared.guide, MeanFieldNormal)
     if kinds > 1 and declared.shared.shapes and not independent:
         raise UserError(
-            f"kinds is {kinds}, which needs families of independent weights, not server "
-            f"{declared.server.name!r} and guide {declared.guide.name!r}; set kinds to 1"
+            f"kinds is {kinds}, which needs families of independent weights, {families}; set kinds to 1"
         )
-    if gradient and not (declared.mean_field and declared.shared.shapes):
-        raise UserError(
-            "server_rule 'gradient' needs shared weights and mean-field Gaussians, not server "
-            f"{declared.server.name!r} and guide {declared.guide.name!r}; use 'closed-form'"
-        )
-    if screening == "information-gain" and not (declared.mean_field and declared.shared.shapes):
-        raise UserError(
-            "screening 'information-gain' needs shared weights and mean-field Gaussians, not server "
-            f"{declared.server.name!r} and guide {declared.guide.name!r}; use 'held-out'"
-        )
+    for name, value, unfit, instead in (
+        ("server_rule", server_rule, "gradient", "closed-form"),
+        ("screening", screening, "information-gain", "held-out"),
+    ):
+        if value == unfit and not (declared.mean_field and declared.shared.shapes):
+            raise UserError(
+                f"{name} {value!r} needs shared weights and mean-field Gaussians, {families}; use {instead!r}"
+            )
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The values of a ``Literal``, possibly one of ``Literal | None``."""
-    found: list[Any] = []
-    for part in get_args(hint):
-        found += _options(part) if get_origin(part) is Literal else [part]
-    return tuple(value for value in found if isinstance(value, str))
+def _limits(hint: Any) -> list[Any]:
+    """The metadata and the tuples of ``Literal`` values that a type is made of."""
+    if get_origin(hint) is Literal:
+        return [get_args(hint)]
+    if get_origin(hint) is Annotated:
+        return list(hint.__metadata__)
+    return [limit for part in get_args(hint) for limit in _limits(part)]
+
+
+def _inside(value: float, interval: str) -> bool:
+    """Whether a number lies in an interval such as ``"[0, 1)"``."""
+    low, high = map(float, interval[1:-1].split(","))
+    above = value > low or (interval[0] == "[" and value == low)
+    return above and (value < high or (interval[-1] == "]" and value == high))

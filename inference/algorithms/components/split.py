@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError, nearest
-from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
-from pyro_pfedbayes.inference.server.rules import averaged_into
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 OWN = "own"
@@ -54,15 +53,9 @@ def head_sites(model: DeclaredModel, pattern: str) -> tuple[str, ...]:
 
 def mask_of(model: DeclaredModel, sites: Iterable[str]) -> Tensor:
     """Where some sites lie in the flat weights, bool ``[P]``."""
-    chosen = set(sites)
-    layout = point_layout(model)
-    start = model.start.loc
-    return layout.flatten(
-        {
-            name: torch.full(shape, name in chosen, device=start[name].device)
-            for name, shape in layout.shapes.items()
-        }
-    )
+    chosen, layout, device = set(sites), point_layout(model), model.start.device
+    parts = {n: torch.full(s, n in chosen, device=device) for n, s in layout.shapes.items()}
+    return layout.flatten(parts)
 
 
 def steps_for_head(head_steps: int | None, local_steps: int) -> int:
@@ -93,6 +86,10 @@ class SplitMethod(PointMethod):
         """Which weights stay with a client, bool ``[P]``: the head's."""
         return mask_of(model, head_sites(model, self.head))
 
+    def averaged_places(self, model: DeclaredModel, at: Round) -> Tensor:
+        """All others."""
+        return ~self.private(model)
+
     def init(self, model: DeclaredModel) -> Tensors:
         """The server's weights; where private weights lie, those that every client begins with."""
         self.private(model)
@@ -103,20 +100,17 @@ class SplitMethod(PointMethod):
         theta = server[THETA].expand(count, -1).clone()
         return {OWN: theta[:, self.private(model)], PERSONAL: theta}
 
-    def joined(self, model: DeclaredModel, server: Tensors, own: Tensor) -> Tensor:
-        """The server's weights with clients' private ones ``[S, P_own]`` in their places, ``[S, P]``."""
-        theta = server[THETA].expand(len(own), -1).clone()
-        theta[:, self.private(model)] = own
+    def starting_weights(self, model: DeclaredModel, server: Tensors, cohort: Cohort) -> Tensor:
+        """The server's weights with the clients' private ones in their places, ``[S, P]``."""
+        theta = server[THETA].expand(len(cohort.clients), -1).clone()
+        theta[:, self.private(model)] = cohort.state[OWN]
         return theta
 
-    def server_update(
-        self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
-    ) -> Tensors:
-        """Average what is shared."""
-        del at
-        sent = ((u.tensors[THETA], self.importance(u)) for u in uploads)
-        return {THETA: averaged_into(server[THETA], ~self.private(model), sent)}
+    def parted(self, model: DeclaredModel, theta: Tensor) -> tuple[Tensors, Tensors]:
+        """Private weights stay, the others are sent."""
+        private = self.private(model)
+        return {OWN: theta[:, private]}, {THETA: theta[:, ~private]}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """The averaged weights with the client's own."""
-        return {PERSONAL: self.joined(engine.model, server, cohort.state[OWN])}
+        return {PERSONAL: self.starting_weights(engine.model, server, cohort)}

@@ -6,9 +6,9 @@ from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.inference.algorithm import Cohort
 from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
     EMPTY,
-    embedded,
-    kept,
-    remembered,
+    balanced_examples,
+    filled_memory,
+    labelled_features,
 )
 from pyro_pfedbayes.inference.algorithms.components.features import (
     class_count,
@@ -83,10 +83,10 @@ def test_the_last_layer_must_be_linear() -> None:
 
 def test_kept_examples_are_of_every_class_by_its_share() -> None:
     y = torch.tensor([0] * 90 + [1] * 9 + [2] + [-1] * 5)
-    place = kept(y, 20)
+    place = balanced_examples(y, 20)
     assert torch.bincount(y[place]).tolist() == [17, 2, 1]
     assert torch.equal(place, place.sort().values)
-    assert kept(y, 1000).tolist() == list(range(100))
+    assert balanced_examples(y, 1000).tolist() == list(range(100))
 
 
 def test_stored_rows_have_one_size() -> None:
@@ -94,10 +94,10 @@ def test_stored_rows_have_one_size() -> None:
     model = BayesianModel(mlp([4, 6, 3], seed=2), Categorical(3))
     cohort = Cohort((1,), {}, data.plan([1], 1, 5, 0, 0), data.examples)
     theta = point_start(model)
-    z, y = embedded(model, theta, cohort, 0, "train", 8)
+    z, y = labelled_features(model, theta, cohort, 0, "train", 8)
     x, labels = data.examples(1, "train")
     assert torch.equal(y, labels)
     torch.testing.assert_close(z, features(model, model.start.loc, x))
-    memory, stored = remembered(z, y, 8)
+    memory, stored = filled_memory(z, y, 8).values()
     assert memory.shape == (8, 6)
     assert stored.tolist() == [*labels.tolist(), EMPTY, EMPTY, EMPTY]
