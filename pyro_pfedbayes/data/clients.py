@@ -225,12 +225,12 @@ class FederatedData:
             y=self.dataset.y,
         )
 
-    def check_clients(self, clients: Sequence[int]) -> None:
+    def check_clients(self, clients: Sequence[int], purpose: str = "") -> None:
         """Raise UserError for a client that does not exist."""
         for client in clients:
             if not 0 <= client < self.num_clients:
                 raise UserError(
-                    f"no client {client}: there are {self.num_clients}, numbered from 0"
+                    f"no client {client}{purpose}: there are {self.num_clients}, numbered from 0"
                 )
 
 

@@ -199,7 +199,7 @@ def corrupt_clients(
         [True, False]
     """
     _check_kind(kind, CORRUPTIONS)
-    data.check_clients(clients)
+    data.check_clients(clients, " to corrupt")
     dataset, partition = data.dataset, data.partition
     if kind in ("blur", "rotation") and dataset.x.ndim != 4:
         raise UserError(f"{dataset.name} is a table: it has no {kind}; give labels, few or noise")
