@@ -30,6 +30,12 @@ class Figures:
     bytes_uploaded: int | None  # None of a run that did not count
     gradient_steps: int
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the run went on to its end without a figure that a mean could count there."""
+        last = [row for (_, selector), row in self.values.items() if selector == "last"]
+        return not all(math.isfinite(row[self.first]) for row in last)
+
 
 def read_figures(folder: RunFolder, models: tuple[str, ...] = MODELS) -> Figures:
     """Read ``summary.json`` and ``metrics.jsonl`` of a finished run, for the models that are judged."""

@@ -1,4 +1,4 @@
-"""Columns of a table's sheets: means over seeds, the best bold, and what stands where there is none."""
+"""Columns of a table's sheets: means over seeds, the best bold, and what stands where there is none; costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
-from pyro_pfedbayes.experiments.tables.execution.run_values import Figures
 from pyro_pfedbayes.experiments.tables.pages.document import Mark, Sheet
 from pyro_pfedbayes.experiments.tables.pages.formatting import ABSENT, spread_text
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult
@@ -14,6 +13,7 @@ from pyro_pfedbayes.measures.registry import MEASURES
 
 SHORT = {"personal": "PM", "global": "GM"}
 LONGEST = 70
+OWN = " (its own)"
 Column = tuple[str, list[Mark]]
 
 
@@ -27,103 +27,99 @@ def spreads(
     cells: Sequence[CellResult | None],
     model: str,
     selector: str,
-    measure: str | None,
+    measure: str | None = None,
 ) -> Column:
-    """A column of means and deviations, the best mean bold; None for the first measure."""
-    first = measure or first_measure([result for result in cells if result is not None])
-    means, texts = [], []
-    for result in cells:
-        if result is None or model not in result.cell.models:
-            means.append(math.nan)
-            texts.append(ABSENT)
-            continue
-        found = result.spread(model, selector, first)
-        means.append(found.mean)
-        text = spread_text(found, first, len(result.runs))
-        texts.append(_instead(result) if not result.figures else text)
-    best = _best(means, MEASURES[first].better)
-    bold = {texts[i] for i, mean in enumerate(means) if mean == best}
-    return heading, [Mark(text, text in bold) for text in texts]
-
-
-def _instead(result: CellResult) -> str:
-    """What stands where there is no figure."""
-    if result.reason is None:
-        return "not run yet"
-    reason = result.reason
-    return f"failed: {reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + '…'}"
-
-
-def _best(means: Sequence[float], better: str | None) -> float:
-    finite = [mean for mean in means if math.isfinite(mean)]
+    """A column of means and deviations, the best mean bold; of the first measure, if no other is named."""
+    measure = measure or first_measure([result for result in cells if result is not None])
+    shown = [_spread(result, model, selector, measure) for result in cells]
+    finite = [mean for mean, _ in shown if math.isfinite(mean)]
+    better, best = MEASURES[measure].better, math.nan
     # One method alone is not the best of anything.
-    if better is None or len(finite) < 2:
-        return math.nan
-    return max(finite) if better == "higher" else min(finite)
+    if better is not None and len(finite) > 1:
+        best = max(finite) if better == "higher" else min(finite)
+    bold = {text for mean, text in shown if mean == best}
+    return heading, [Mark(text, text in bold) for _, text in shown]
+
+
+def _spread(
+    result: CellResult | None, model: str, selector: str, measure: str
+) -> tuple[float, str]:
+    """A mean, and what a cell shows: the mean and its deviation, or why there is none."""
+    if result is None or model not in result.cell.models:
+        return math.nan, ABSENT
+    if result.figures:
+        found = result.spread(model, selector, measure)
+        return found.mean, spread_text(found, measure, len(result.runs))
+    reason = result.reason
+    if reason is None:
+        return math.nan, "not run yet"
+    short = reason if len(reason) <= LONGEST else f"{reason[: LONGEST - 1]}…"
+    return math.nan, f"failed: {short}"
 
 
 def make_sheet(
     caption: str,
     names: Sequence[str],
     columns: Sequence[Column],
-    cells: Sequence[CellResult],
-    *,
+    notes: Sequence[str] = (),
     first: str = "method",
-    failures: bool = True,
 ) -> Sheet:
-    """A sheet of columns; those in which nothing stands are left out.
-
-    Args:
-        caption: What it shows.
-        names: Of its rows.
-        columns: The rest.
-        cells: Those whose failures are told below it.
-        first: What the rows are.
-        failures: Whether they are.
-    """
-    notes = [note for result in cells for note in _failures(result)]
-    empty = [all(mark.text == ABSENT for mark in marks) for _, marks in columns]
-    kept = [column for column, nothing in zip(columns, empty, strict=True) if not nothing]
-    rows = [(Mark(name), *_once([marks[i] for _, marks in kept])) for i, name in enumerate(names)]
-    return Sheet(
-        caption,
-        (first, *(heading for heading, _ in kept)),
-        tuple(rows),
-        tuple(notes) if failures else (),
-    )
+    """A sheet of named rows; columns in which nothing stands are left out, a reason for failure stands once a row."""
+    shown = [(h, marks) for h, marks in columns if any(mark.text != ABSENT for mark in marks)]
+    rows = []
+    for i, name in enumerate(names):
+        row = [Mark(name)]
+        for _, marks in shown:
+            repeated = marks[i].text.startswith("failed: ") and marks[i] in row
+            row.append(Mark("failed") if repeated else marks[i])
+        rows.append(tuple(row))
+    headings = (first, *(heading for heading, _ in shown))
+    return Sheet(caption, headings, tuple(rows), tuple(notes))
 
 
-def _once(marks: Sequence[Mark]) -> list[Mark]:
-    """A row in which a reason for failure stands only once."""
-    found: list[Mark] = []
-    for mark in marks:
-        again = mark.text.startswith("failed: ") and mark in found
-        found.append(Mark("failed") if again else mark)
-    return found
-
-
-def _failures(result: CellResult) -> list[str]:
+def failure_notes(result: CellResult) -> list[str]:
     """Why runs failed or have no figures at their end, and grid points that dropped out."""
     name = f"{result.cell.method.name} on {result.cell.entry.label}"
-    by_reason: dict[str, list[str]] = {}
+    seeds: dict[str, list[str]] = {}
     for run in result.runs:
         if run.reason is not None:
-            by_reason.setdefault(run.reason, []).append(str(run.job.seed))
-    notes = [
-        f"{name}, seed {', '.join(seeds)}: failed: {reason}" for reason, seeds in by_reason.items()
+            seeds.setdefault(f"failed: {run.reason}", []).append(str(run.job.seed))
+    for run in result.runs:
+        if run.figures is not None and run.figures.diverged:
+            text = "diverged: predictions are not numbers"
+            seeds.setdefault(text, []).append(str(run.job.seed))
+    notes = [f"{name}, seed {', '.join(numbers)}: {text}" for text, numbers in seeds.items()]
+    return notes + [
+        f"{name}, tuning with {point_text(result.cell.points[trial.number])}: failed: {trial.reason}"
+        for trial in (() if result.choice is None else result.choice.trials)
+        if trial.reason is not None
     ]
-    lost = [str(run.job.seed) for run in result.runs if run.figures and _diverged(run.figures)]
-    if lost:
-        notes.append(f"{name}, seed {', '.join(lost)}: diverged: predictions are not numbers")
-    choice = result.choice
-    for trial in choice.trials if choice is not None else ():
-        if trial.reason is not None:
-            point = point_text(result.cell.points[trial.number])
-            notes.append(f"{name}, tuning with {point}: failed: {trial.reason}")
-    return notes
 
 
-def _diverged(figures: Figures) -> bool:
-    """Whether a run went on to its end without a figure that a mean could count there."""
-    last = [row for (_, selector), row in figures.values.items() if selector == "last"]
-    return not all(math.isfinite(row[figures.first]) for row in last)
+def costs(result: CellResult) -> dict[str, Mark]:
+    """What a run of a cell costs, by heading: means over the finished ones."""
+    method, found = result.cell.method, result.figures
+    sent = [math.nan if f.bytes_uploaded is None else f.bytes_uploaded / 1e3 for f in found]
+    places = [f.clients * f.rounds for f in found]
+    own_rounds = OWN if method.rounds is not None else ""
+    own_steps = OWN if "local_steps" in {*method.settings, *method.grid} else ""
+    steps = _mean([f.gradient_steps / n for f, n in zip(found, places, strict=True)], ".4g")
+    tuned = result.point
+    settings = [point_text(part) for part in (tuned or {}, method.settings, method.model) if part]
+    texts = {
+        "seconds of training": _mean([f.seconds for f in found], ".1f"),
+        "MB sent": _mean([kilobytes / 1e3 for kilobytes in sent], ".2f"),
+        "kB sent a client and round": _mean(
+            [kilobytes / n for kilobytes, n in zip(sent, places, strict=True)], ".1f"
+        ),
+        "gradient steps a client and round": f"{steps}{own_steps}",
+        "rounds": f"{result.cell.final[0][0].rounds}{own_rounds}",
+        "points tried": f"{len(result.cell.points)}",
+        "settings": "not chosen" if tuned is None else "; ".join(settings) or "defaults",
+    }
+    return {heading: Mark(text) for heading, text in texts.items()}
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    finite = [value for value in values if math.isfinite(value)]
+    return f"{sum(finite) / len(finite):{form}}" if finite else ABSENT

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from pyro_pfedbayes.experiments.runs.folder import writing
-from pyro_pfedbayes.experiments.tables.declaration.plan import Job
 from pyro_pfedbayes.experiments.tables.declaration.sweeps import value_text
 from pyro_pfedbayes.experiments.tables.execution.run_values import MODELS, SELECTORS
-from pyro_pfedbayes.experiments.tables.pages.document import Picture
+from pyro_pfedbayes.experiments.tables.pages.document import RENDERERS
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
-from pyro_pfedbayes.experiments.tables.pages.renderers import RENDERERS
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, RunResult
 from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
@@ -38,32 +36,32 @@ _TUNING = (
 
 
 def write_files(results: Results, folder: Path) -> list[Path]:
-    """Write the results of a table, as far as it is.
-
-    Args:
-        results: What was found.
-        folder: Where the files go; those of before are replaced.
+    """Write the results of a table, as far as it is; files of before are replaced.
 
     Returns:
         ``results.csv``, ``differences.csv``, ``tuning.csv``, ``table.md``, ``table.html`` and ``table.tex``; and
         ``results.parquet`` if pyarrow is installed; and for each sweep and data set a figure in SVG and PDF.
     """
     rows = list(_result_rows(results))
-    written = [
-        _csv(folder / "results.csv", _RESULTS, rows),
-        _csv(folder / "differences.csv", _DIFFERENCES, list(_difference_rows(results))),
-        _csv(folder / "tuning.csv", _TUNING, list(_tuning_rows(results))),
-    ]
+    files: dict[str, str | bytes] = {
+        "results.csv": _csv(_RESULTS, rows),
+        "differences.csv": _csv(_DIFFERENCES, list(_difference_rows(results))),
+        "tuning.csv": _csv(_TUNING, list(_tuning_rows(results))),
+    }
     if importlib.util.find_spec("pyarrow") is not None:
-        written.append(_parquet(folder / "results.parquet", rows))
+        files["results.parquet"] = _parquet(rows)
     page = lay_out(results)
-    for block in page.blocks:
-        if isinstance(block, Picture):
-            written.append(_bytes(folder / f"{block.stem}.svg", block.curves.svg()))
-            written.append(_bytes(folder / f"{block.stem}.pdf", block.curves.pdf()))
-    for ending, render in RENDERERS.items():
-        written.append(_text(folder / f"table.{ending}", render(page)))
-    return written
+    for picture in page.pictures:
+        files[f"{picture.stem}.svg"] = picture.curves.svg()
+        files[f"{picture.stem}.pdf"] = picture.curves.pdf()
+    files |= {f"table.{ending}": render(page) for ending, render in RENDERERS.items()}
+    for name, content in files.items():
+        with writing(folder / name):
+            if isinstance(content, bytes):
+                (folder / name).write_bytes(content)
+            else:
+                write_atomically(folder / name, content)
+    return [folder / name for name in files]
 
 
 def _result_rows(results: Results) -> Iterator[Row]:
@@ -73,13 +71,9 @@ def _result_rows(results: Results) -> Iterator[Row]:
             status = "open" if result.reason is None else "failed"
             yield head | {"status": status, "reason": result.reason}
         for run in result.runs:
-            own = head | {
-                "seed": run.job.seed,
-                "settings": _settings(run.job),
-                "status": run.status,
-                "reason": run.reason,
-            }
-            yield from _run_rows(run, own)
+            declared = {key: run.job.tree[key] for key in ("algorithm", "model")}
+            own = {"seed": run.job.seed, "settings": json.dumps(declared), "reason": run.reason}
+            yield from _run_rows(run, head | own | {"status": run.status})
 
 
 def _run_rows(run: RunResult, head: Row) -> Iterator[Row]:
@@ -87,20 +81,16 @@ def _run_rows(run: RunResult, head: Row) -> Iterator[Row]:
     if figures is None:
         yield head
         return
-    cost = {
-        "seconds": figures.seconds,
-        "bytes_uploaded": figures.bytes_uploaded,
-        "gradient_steps": figures.gradient_steps,
-    }
+    cost = {key: getattr(figures, key) for key in ("seconds", "bytes_uploaded", "gradient_steps")}
     for model in MODELS:
         for selector in SELECTORS:
             for measure, value in figures.values.get((model, selector), {}).items():
-                where = {"selector": selector, "model": model, "measure": measure}
-                yield {**head, **cost, **where, "value": value}
+                place = {"selector": selector, "model": model, "measure": measure}
+                yield {**head, **cost, **place, "value": value}
 
 
 def _difference_rows(results: Results) -> Iterator[Row]:
-    against = results.plan.spec.paired_with
+    against = {"against": results.plan.spec.paired_with}
     for result in results.cells:
         names = {
             (model, selector, measure): None
@@ -111,18 +101,14 @@ def _difference_rows(results: Results) -> Iterator[Row]:
         for model, selector, measure in names:
             found = results.difference(result, model, selector, measure)
             if found is not None:
-                yield _head(result) | {
-                    "against": against,
-                    **{"selector": selector, "model": model, "measure": measure},
-                    **{"mean": found.mean, "lower": found.lower, "upper": found.upper},
-                    "seeds": found.seeds,
-                }
+                place = {"selector": selector, "model": model, "measure": measure}
+                yield _head(result) | against | place | vars(found)
 
 
 def _tuning_rows(results: Results) -> Iterator[Row]:
     for result in results.cells:
         choice, first = result.choice, results.measure(result)
-        for trial in choice.trials if choice is not None else ():
+        for trial in () if choice is None else choice.trials:
             assert choice is not None
             yield _head(result) | {
                 "point": json.dumps(result.cell.points[trial.number]),
@@ -130,63 +116,39 @@ def _tuning_rows(results: Results) -> Iterator[Row]:
                 "measure": None if first is None else f"validation_{first}",
                 "value": trial.value,
                 "nll": trial.nll,
-                "chosen": trial.number == choice.number,
+                "chosen": json.dumps(trial.number == choice.number),
                 "reason": trial.reason,
             }
 
 
 def _head(result: CellResult) -> dict[str, Any]:
     entry, method = result.cell.entry, result.cell.method
-    swept = (
-        {}
-        if entry.swept is None
-        else {"sweep": entry.swept.sweep.name, "at": value_text(entry.swept.value)}
-    )
+    swept = entry.swept
     return {
-        **swept,
         "data": entry.base if entry.split is None else entry.base.removesuffix(f"-{entry.split}"),
         "split": entry.split,
         "method": method.name,
         "algorithm": method.algorithm_name,
+        "sweep": None if swept is None else swept.sweep.name,
+        "at": None if swept is None else value_text(swept.value),
     }
 
 
-def _settings(job: Job) -> str:
-    """What was declared for a run's method and model."""
-    return json.dumps({"algorithm": job.tree["algorithm"], "model": job.tree["model"]})
-
-
-def _csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> Path:
+def _csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """A table; what is missing or not a number is empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
     for row in rows:
-        writer.writerow({name: _plain(row.get(name)) for name in columns})
-    return _text(path, text.getvalue())
+        values = [row.get(name) for name in columns]
+        writer.writerow([None if isinstance(v, float) and math.isnan(v) else v for v in values])
+    return text.getvalue()
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "" if math.isnan(value) else str(value)
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-def _parquet(path: Path, rows: Sequence[Row]) -> Path:
-    columns = {name: [row.get(name) for row in rows] for name in _RESULTS}
-    table = importlib.import_module("pyarrow").table(columns)
-    with writing(path):
-        importlib.import_module("pyarrow.parquet").write_table(table, path)
-    return path
-
-
-def _bytes(path: Path, content: bytes) -> Path:
-    with writing(path):
-        path.write_bytes(content)
-    return path
-
-
-def _text(path: Path, text: str) -> Path:
-    with writing(path):
-        write_atomically(path, text)
-    return path
+def _parquet(rows: Sequence[Row]) -> bytes:
+    table = importlib.import_module("pyarrow").table(
+        {name: [row.get(name) for row in rows] for name in _RESULTS}
+    )
+    out = io.BytesIO()
+    importlib.import_module("pyarrow.parquet").write_table(table, out)
+    return out.getvalue()

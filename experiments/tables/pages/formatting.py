@@ -45,9 +45,8 @@ def paper_text(figure: Figure | None) -> str:
     """A reference figure, which is in percent as it is given."""
     if figure is None:
         return ABSENT
-    if isinstance(figure, tuple):
-        return f"{figure[0]:.2f} ± {figure[1]:.2f}"
-    return f"{figure:.2f}"
+    parts = figure if isinstance(figure, tuple) else (figure,)
+    return " ± ".join(f"{part:.2f}" for part in parts)
 
 
 def _shown(value: float, measure: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from pyro_pfedbayes.experiments.reports.figures.figure_bytes import drawing
 from pyro_pfedbayes.experiments.tables.declaration.sweeps import scale_of, value_text
 
@@ -33,52 +35,30 @@ _MARGIN = 0.06
 
 @dataclass(frozen=True)
 class Curve:
-    """One line.
-
-    Attributes:
-        name: In the legend.
-        model: ``"personal"`` or ``"global"``: which pair of axes it belongs to.
-        means: By value; NaN where there is none.
-        deviations: Over seeds, by value; NaN where there is none.
-        reference: Whether the figures are others', which stand at a few values.
-    """
+    """One line: means and deviations over seeds by value, NaN where there is none."""
 
     name: str
-    model: str
+    model: str  # "personal" or "global": which pair of axes it belongs to
     means: tuple[float, ...]
     deviations: tuple[float, ...]
-    reference: bool = False
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to draw."""
-        return not any(math.isfinite(mean) for mean in self.means)
+    reference: bool = False  # others' figures, which stand at a few values
 
 
 @dataclass(frozen=True)
 class Curves:
-    """All lines of a sweep on one data set.
-
-    Attributes:
-        setting: What is varied.
-        measure: What the lines show, with its unit.
-        labels: Of the values.
-        places: Where they stand on the axis.
-        scale: ``"linear"``, ``"log"``, or None for values without an order.
-        curves: The lines.
-    """
+    """All lines of a sweep on one data set."""
 
     setting: str
-    measure: str
-    labels: tuple[str, ...]
-    places: tuple[float, ...]
-    scale: str | None
+    measure: str  # with its unit
+    labels: tuple[str, ...]  # of the values
+    places: tuple[float, ...]  # of the values on the axis
+    scale: str | None  # "linear", "log", or None for values without an order
     curves: tuple[Curve, ...]
 
     @property
     def shown(self) -> list[Curve]:
         """The lines that have a point."""
-        return [curve for curve in self.curves if not curve.empty]
+        return [curve for curve in self.curves if any(map(math.isfinite, curve.means))]
 
     def svg(self) -> bytes:
         """The figure as an SVG element; the same curves give the same bytes."""
@@ -112,8 +92,8 @@ def draw(curves: Curves) -> Figure:
         axes = figure.add_subplot(1, len(models), number + 1)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(_TITLES[model], fontsize=10)
-        told = " (logarithmic)" if curves.scale == "log" else ""
-        axes.set_xlabel(f"{curves.setting}{told}", parse_math=False)
+        scale = " (logarithmic)" if curves.scale == "log" else ""
+        axes.set_xlabel(f"{curves.setting}{scale}", parse_math=False)
         axes.set_ylabel(curves.measure)
         _axis(axes, curves)
         for curve in shown:
@@ -139,16 +119,13 @@ def _short(text: str, longest: int) -> str:
 
 def _axis(axes: Axes, curves: Curves) -> None:
     """All values have a place, those without a figure too; labels that would lie on others are left out."""
-    if curves.scale == "log":
-        axes.set_xscale("log")
-        low, high = math.log10(min(curves.places)), math.log10(max(curves.places))
-        spots = [math.log10(place) for place in curves.places]
-    else:
-        low, high = min(curves.places), max(curves.places)
-        spots = [*curves.places]
+    log = curves.scale == "log"
+    spots = [math.log10(place) if log else place for place in curves.places]
+    low, high = min(spots), max(spots)
     width = (high - low) or 1.0
     ends = (low - _MARGIN * width, high + _MARGIN * width)
-    axes.set_xlim(*(10.0**end for end in ends) if curves.scale == "log" else ends)
+    axes.set_xscale("log" if log else "linear")
+    axes.set_xlim(*(10.0**end for end in ends) if log else ends)
     labelled: list[int] = []
     for i in sorted(range(len(spots)), key=spots.__getitem__):
         if not labelled or spots[i] - spots[labelled[-1]] >= _NEAR * width:
@@ -168,13 +145,14 @@ def _axis(axes: Axes, curves: Curves) -> None:
 
 def _line(axes: Axes, curves: Curves, curve: Curve, number: int) -> Any:
     colour, line, marker = _LOOKS[number % len(_LOOKS)]
-    order = sorted(range(len(curves.places)), key=curves.places.__getitem__)
-    known = [i for i in order if math.isfinite(curve.means[i])]
-    bars = [d if math.isfinite(d) else 0.0 for d in (curve.deviations[i] for i in known)]
+    points = np.array([curves.places, curve.means, curve.deviations])
+    points = points[:, np.argsort(points[0], kind="stable")]
+    places, means, bars = points[:, np.isfinite(points[1])]
+    bars = np.nan_to_num(bars)
     return axes.errorbar(
-        [curves.places[i] for i in known],
-        [curve.means[i] for i in known],
-        yerr=bars if any(bars) else None,
+        places,
+        means,
+        yerr=bars if bars.any() else None,
         color=colour,
         # A line between values without an order, or across values that are not told, would show what nobody saw.
         linestyle="none" if curve.reference or curves.scale is None else line,

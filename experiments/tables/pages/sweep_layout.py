@@ -1,8 +1,7 @@
-"""What a table's page shows of a sweep: a sheet and a figure for each data set."""
+"""What a table's page shows of a sweep: sheets and a figure for each data set."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,71 +11,63 @@ from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep, value_te
 from pyro_pfedbayes.experiments.tables.pages.columns import (
     SHORT,
     Column,
+    costs,
+    failure_notes,
     first_measure,
     make_sheet,
     spreads,
 )
-from pyro_pfedbayes.experiments.tables.pages.costs import costs
 from pyro_pfedbayes.experiments.tables.pages.document import Block, Mark, Picture
 from pyro_pfedbayes.experiments.tables.pages.formatting import ABSENT, paper_text
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curve, Curves, make_curves
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, selector_of
 
-_PERCENT = 100.0
-Rows = Sequence[CellResult | None]
-"""Those of one method, a value each."""
+_COSTS = ("seconds of training", "MB sent")
+Rows = Mapping[str, Sequence[CellResult | None]]
+"""By method, a cell for each value."""
 
 
 def sweep_blocks(results: Results, sweep: Sweep) -> Iterator[Block]:
-    """Sheets and, once there is something to draw, a figure for each data set of a sweep.
-
-    Args:
-        results: What was found so far.
-        sweep: Which.
-    """
+    """Sheets and, once there is something to draw, a figure for each data set of a sweep."""
     entries = results.plan.spec.swept(sweep)
+    values = [value_text(value) for value in sweep.values]
     for base in dict.fromkeys(entry.base for entry in entries):
         found = [results.on(entry) for entry in entries if entry.base == base]
         cells = [cell for at in found for cell in at]
         if not cells:
             continue
-        methods = list(dict.fromkeys(cell.cell.method.name for cell in cells))
-        rows = {
+        rows: Rows = {
             name: [next((c for c in at if c.cell.method.name == name), None) for at in found]
-            for name in methods
+            for name in dict.fromkeys(cell.cell.method.name for cell in cells)
         }
         first, selector = first_measure(cells), selector_of(cells)
-        measure = "accuracy" if first == "accuracy" else "RMSE"
-        caption = f"{sweep.name} on {base}: {measure}, {selector}"
-        names = [value_text(value) for value in sweep.values]
-        columns = _columns(sweep, rows, selector, first)
-        sheet = make_sheet(caption, names, columns, cells, first=sweep.setting)
-        yield dataclasses.replace(sheet, notes=(*sheet.notes, *_notes(sweep, rows)))
-        columns = _columns(sweep, rows, selector, "nll")
-        yield make_sheet(
-            f"{sweep.name} on {base}: NLL, {selector}",
-            names,
-            columns,
-            cells,
-            first=sweep.setting,
-            failures=False,
+        caption = (
+            f"{sweep.name} on {base}: {'accuracy' if first == 'accuracy' else 'RMSE'}, {selector}"
         )
+        notes = [note for cell in cells for note in failure_notes(cell)]
+        notes += _notes(sweep, rows)
+        columns = _columns(sweep, rows, selector, first)
+        yield make_sheet(caption, values, columns, notes, sweep.setting)
+        nll = _columns(sweep, rows, selector, "nll")
         yield make_sheet(
-            f"{sweep.name} on {base}: cost of a run",
-            names,
-            _costs(rows),
-            cells,
-            first=sweep.setting,
-            failures=False,
+            f"{sweep.name} on {base}: NLL, {selector}", values, nll, first=sweep.setting
+        )
+        spent = [
+            (f"{who}{heading}", [Mark(ABSENT) if c is None else costs(c)[heading] for c in row])
+            for who, row in _named(rows)
+            for heading in _COSTS
+        ]
+        yield make_sheet(
+            f"{sweep.name} on {base}: cost of a run", values, spent, first=sweep.setting
         )
         curves = _curves(sweep, rows, selector, first)
         if curves.shown:
             bars = any(math.isfinite(d) for curve in curves.shown for d in curve.deviations)
-            told = "; bars are standard deviations" if bars else ""
-            yield Picture(f"{caption}{told}", sweep.stem(base), curves)
+            explained = "; bars are standard deviations" if bars else ""
+            yield Picture(f"{caption}{explained}", sweep.stem(base), curves)
 
 
-def _notes(sweep: Sweep, rows: Mapping[str, Rows]) -> Iterator[str]:
+def _notes(sweep: Sweep, rows: Rows) -> Iterator[str]:
     """What the methods' settings are, and whose the reference figures are."""
     for name, cells in rows.items():
         found = [cell for cell in cells if cell is not None]
@@ -96,77 +87,56 @@ def _notes(sweep: Sweep, rows: Mapping[str, Rows]) -> Iterator[str]:
         )
 
 
-def _columns(sweep: Sweep, rows: Mapping[str, Rows], selector: str, measure: str) -> list[Column]:
+def _columns(sweep: Sweep, rows: Rows, selector: str, measure: str) -> list[Column]:
     """A measure of each method's models at each value; beside an accuracy the reference figures."""
     columns: list[Column] = []
-    for name, cells in rows.items():
-        who = "" if len(rows) == 1 else f"{name} "
+    for (who, cells), name in zip(_named(rows), rows, strict=True):
         columns += [
             spreads(f"{who}{short}", cells, model, selector, measure)
             for model, short in SHORT.items()
         ]
         if measure == "accuracy" and name == _first_method(sweep, rows):
-            columns += _paper(sweep)
+            columns += [
+                (f"paper {short}", [Mark(paper_text(f)) for f in _references(sweep, model)])
+                for model, short in SHORT.items()
+            ]
     return columns
 
 
-def _costs(rows: Mapping[str, Rows]) -> list[Column]:
-    """Seconds and bytes of each method at each value."""
-    columns: list[Column] = []
-    for name, cells in rows.items():
-        who = "" if len(rows) == 1 else f"{name} "
-        found = [{} if cell is None else costs(cell) for cell in cells]
-        for heading in ("seconds of training", "MB sent"):
-            columns.append((f"{who}{heading}", [row.get(heading, Mark(ABSENT)) for row in found]))
-    return columns
+def _named(rows: Rows) -> list[tuple[str, Sequence[CellResult | None]]]:
+    """Rows with the beginning of their headings: a method alone is not named."""
+    return [("" if len(rows) == 1 else f"{name} ", cells) for name, cells in rows.items()]
 
 
-def _first_method(sweep: Sweep, rows: Mapping[str, Rows]) -> str:
+def _first_method(sweep: Sweep, rows: Rows) -> str:
     """The one that reference figures are of."""
     return next(name for name in (*(sweep.methods or ()), *rows) if name in rows)
 
 
-def _paper(sweep: Sweep) -> list[Column]:
-    found = []
-    for short in SHORT.values():
-        marks = [Mark(paper_text(figure)) for figure in _references(sweep, short)]
-        found.append((f"paper {short}", marks))
-    return found
-
-
-def _references(sweep: Sweep, short: str) -> list[Figure | None]:
+def _references(sweep: Sweep, model: str) -> list[Figure | None]:
     rows = [sweep.paper_at(value) for value in sweep.values]
-    return [None if row is None else row.pm if short == "PM" else row.gm for row in rows]
+    return [None if row is None else row.pm if model == "personal" else row.gm for row in rows]
 
 
-def _curves(sweep: Sweep, rows: Mapping[str, Rows], selector: str, first: str) -> Curves:
-    percent = _PERCENT if first == "accuracy" else 1.0
+def _curves(sweep: Sweep, rows: Rows, selector: str, first: str) -> Curves:
+    label, factor = ("accuracy, percent", 100.0) if first == "accuracy" else ("RMSE", 1.0)
     curves = []
     for name, cells in rows.items():
         for model in SHORT:
-            told = [
+            found = [
                 c.spread(model, selector, first)
                 if c is not None and model in c.cell.models
                 else None
                 for c in cells
             ]
-            means = [math.nan if t is None else percent * t.mean for t in told]
-            deviations = [math.nan if t is None else percent * t.sd for t in told]
-            curves.append(Curve(name, model, tuple(means), tuple(deviations)))
-    for model, short in SHORT.items():
-        figures = _references(sweep, short)
-        curves.append(
-            Curve("paper", model, tuple(map(_mean, figures)), tuple(map(_deviation, figures)), True)
-        )
-    label = "accuracy, percent" if first == "accuracy" else "RMSE"
+            means = tuple(math.nan if f is None else factor * f.mean for f in found)
+            deviations = tuple(math.nan if f is None else factor * f.sd for f in found)
+            curves.append(Curve(name, model, means, deviations))
+    for model in SHORT:
+        pairs = [
+            f if isinstance(f, tuple) else (math.nan if f is None else f, math.nan)
+            for f in _references(sweep, model)
+        ]
+        means, deviations = zip(*pairs, strict=True)
+        curves.append(Curve("paper", model, means, deviations, True))
     return make_curves(sweep.setting, label, sweep.values, curves)
-
-
-def _mean(figure: Figure | None) -> float:
-    if figure is None:
-        return math.nan
-    return figure[0] if isinstance(figure, tuple) else figure
-
-
-def _deviation(figure: Figure | None) -> float:
-    return figure[1] if isinstance(figure, tuple) else math.nan

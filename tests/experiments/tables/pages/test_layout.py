@@ -20,7 +20,7 @@ from pyro_pfedbayes.experiments.tables.pages.document import Document, Heading, 
 from pyro_pfedbayes.experiments.tables.pages.files import write_files
 from pyro_pfedbayes.experiments.tables.pages.formatting import difference_text, spread_text
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
-from pyro_pfedbayes.experiments.tables.pages.renderers import to_html, to_latex, to_markdown
+from pyro_pfedbayes.experiments.tables.pages.document import to_html, to_latex, to_markdown
 from pyro_pfedbayes.experiments.tables.results.collect import Results, collect
 from pyro_pfedbayes.experiments.tables.results.failures import dropped_line, failures, lacking_line
 from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread, paired
