@@ -14,10 +14,15 @@ from pyro_pfedbayes.experiments.tables.declaration.plan import Plan, make_plan
 from pyro_pfedbayes.experiments.tables.declaration.reader import parse_spec
 from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
-from pyro_pfedbayes.experiments.tables.pages.document import Picture, Sheet
+from pyro_pfedbayes.experiments.tables.pages.document import (
+    Picture,
+    Sheet,
+    to_html,
+    to_latex,
+    to_markdown,
+)
 from pyro_pfedbayes.experiments.tables.pages.files import write_files
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
-from pyro_pfedbayes.experiments.tables.pages.document import to_html, to_latex, to_markdown
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curve, draw, make_curves
 from pyro_pfedbayes.experiments.tables.results.collect import Results, collect
 from tests.experiments.helpers import pfedbayes
