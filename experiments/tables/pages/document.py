@@ -14,7 +14,7 @@ from pyro_pfedbayes.experiments.reports.pages.render import environment, render
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curves
 
 PACKAGE = "pyro_pfedbayes.experiments.tables.pages"
-_LATEX = {
+_LATEX: dict[str, str | int | None] = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": "\\textbackslash{}",
     "~": "\\textasciitilde{}",
