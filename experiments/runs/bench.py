@@ -29,7 +29,7 @@ from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
 from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
 from pyro_pfedbayes.inference.engine.client_step import EngineMode, GradientEngine
 from pyro_pfedbayes.inference.federation.loop import Federation
-from pyro_pfedbayes.inference.federation.state import gather_rows, row_copies
+from pyro_pfedbayes.inference.federation.state import FederationState, gather_rows, row_copies
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.likelihoods import Categorical
 from pyro_pfedbayes.models.networks import mlp
@@ -88,15 +88,15 @@ def our_steps(data: FederatedData, algorithm: Algorithm, mode: EngineMode) -> Ca
     start = algorithm.client_init(model, server, len(clients))
     # Adam's moments begin afresh.
     kept = {name: rows for name, rows in start.items() if "." not in name}
-    cpu = torch.device("cpu")
-    rows = row_copies(kept, clients, [True] * len(clients), cpu)
+    rows = row_copies(kept, clients, [True] * len(clients), torch.device("cpu"))
+    state = FederationState(0, server, rows)
     steps = algorithm.local_steps
     rounds = iter(range(10**9))
 
     def run() -> None:
         at = Round(next(rounds), 10**9, 0)
         plan = data.plan(clients, steps, BATCH, 0, at.index)
-        cohort = Cohort(clients, gather_rows(algorithm, model, server, rows, clients, cpu), plan)
+        cohort = Cohort(clients, gather_rows(algorithm, model, state, clients), plan)
         algorithm.client_update(engine, server, cohort, at)
 
     return run

@@ -101,6 +101,5 @@ def _belief(
 ) -> Belief:
     if client is None:
         return algorithm.global_belief(model, state.server)
-    device = model.start.device
-    rows = gather_rows(algorithm, model, state.server, state.clients, [client], device)
+    rows = gather_rows(algorithm, model, state, [client])
     return algorithm.personal_belief(model, rows).client(0)

@@ -265,7 +265,8 @@ class PFedBayes:
             if follower is not None:
                 kept |= prefixed(follower.adam.state(), "follower.")
         if self.screening == "held-out" and phase.name != "personal":
-            beliefs, where = self.personal_belief(model, params), (cohort.clients, cohort.held_out)
+            held_out = [cohort.examples(i, "validation") for i in cohort.clients]
+            beliefs, where = self.personal_belief(model, params), (cohort.clients, held_out)
             upload |= held_out_scores(model, beliefs, *where, seed=at.seed, round=at.index)
         loss = total / (self.local_steps * self._steps_per_batch)
         return ClientUpdate({**params, **kept}, upload, loss)

@@ -24,16 +24,12 @@ from pyro_pfedbayes.inference.federation.state import FederationState
 
 FORMAT = "pyro-pfedbayes checkpoint 1"
 INDEX = "state.json"
+FIGURES = ("round", "gradient_steps", "bytes_uploaded", "seconds", "history")
+"""What a state holds beside tensors."""
 
 
 def save_checkpoint(folder: Path, state: FederationState, meta: Mapping[str, Any]) -> None:
-    """Write a checkpoint, then remove the one before it.
-
-    Args:
-        folder: Made if missing.
-        state: What to save.
-        meta: JSON values that come back from `load_checkpoint`, such as what the run was configured with.
-    """
+    """Write a checkpoint with JSON values, such as what the run was configured with; then remove the one before it."""
     name = f"state-{state.round:06d}.safetensors"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,11 +41,7 @@ def save_checkpoint(folder: Path, state: FederationState, meta: Mapping[str, Any
             "format": FORMAT,
             "tensors": name,
             "sha256": digest,
-            "round": state.round,
-            "gradient_steps": state.gradient_steps,
-            "bytes_uploaded": state.bytes_uploaded,
-            "seconds": dict(state.seconds),
-            "history": list(state.history),
+            **{name: getattr(state, name) for name in FIGURES},
             "meta": dict(meta),
         }
         write_atomically(folder / INDEX, json.dumps(index, indent=1))
@@ -65,15 +57,7 @@ def save_checkpoint(folder: Path, state: FederationState, meta: Mapping[str, Any
 def load_checkpoint(
     folder: Path, device: torch.device | str = "cpu"
 ) -> tuple[FederationState, dict[str, Any]]:
-    """Read a checkpoint back.
-
-    Args:
-        folder: As given to `save_checkpoint`.
-        device: Where the tensors go.
-
-    Returns:
-        The state and the meta values.
-    """
+    """The state, its tensors on ``device``, and the JSON values of `save_checkpoint`."""
     index = _read_index(folder)
     path = folder / index["tensors"]
     try:
@@ -84,25 +68,14 @@ def load_checkpoint(
         tensors = load_file(path, device=str(device))
     except (OSError, SafetensorError) as problem:
         raise UserError(f"cannot read checkpoint file {path}: {_reason(problem)}") from problem
-    server: dict[str, Tensor] = {}
-    clients: dict[int, dict[str, Tensor]] = {}
+    owners: dict[str, dict[str, Tensor]] = {"server": {}}
     for key, tensor in tensors.items():
         owner, name = key.split("/", 1)
-        if owner == "server":
-            server[name] = tensor
-        else:
-            clients.setdefault(int(owner), {})[name] = tensor
-    state = FederationState(
-        round=index["round"],
-        server=server,
-        clients=clients,
-        history=tuple(index["history"]),
-        gradient_steps=index["gradient_steps"],
-        seconds=index["seconds"],
-        # Checkpoints of earlier versions did not count.
-        bytes_uploaded=index.get("bytes_uploaded", 0),
-    )
-    return state, index["meta"]
+        owners.setdefault(owner, {})[name] = tensor
+    figures = {name: index[name] for name in FIGURES} | {"history": tuple(index["history"])}
+    server = owners.pop("server")
+    clients = {int(owner): row for owner, row in owners.items()}
+    return FederationState(server=server, clients=clients, **figures), index["meta"]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -132,13 +105,14 @@ def _read_index(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"checkpoint index {path} is not readable JSON: {_reason(problem)}"
         ) from problem
-    if not isinstance(index, dict) or index.get("format") != FORMAT:
-        found = index.get("format") if isinstance(index, dict) else None
+    found = index.get("format") if isinstance(index, dict) else None
+    if found != FORMAT:
         raise UserError(
             f"{path} is not a checkpoint of this version: format {found!r}, wanted {FORMAT!r}"
         )
-    expected = {"tensors", "sha256", "round", "gradient_steps", "seconds", "history", "meta"}
-    missing = sorted(expected - index.keys())
+    # Checkpoints of earlier versions did not count bytes.
+    index = {"bytes_uploaded": 0, **index}
+    missing = sorted({"tensors", "sha256", "meta", *FIGURES} - index.keys())
     if missing:
         raise UserError(f"checkpoint index {path} lacks {missing[0]!r}")
     return index

@@ -31,31 +31,18 @@ PERSONAL = "personal"
 
 @dataclass
 class CohortWork:
-    """What a round's clients do; `uploads` does it, as fast as the server reads.
-
-    Attributes:
-        algorithm: The method.
-        engine: Evaluates its gradients, on the model's device.
-        data: The clients' examples, on that device.
-        state: The state that the round begins with.
-        at: The round.
-        chunk: Clients stacked at once.
-        store: Where clients' rows wait between rounds.
-        rows: Rows of the clients as they are after what was read so far.
-        dropped: Clients that diverged and were left out.
-        bytes_uploaded: What the clients read so far sent, `NUMBER_BYTES` a number; those that diverged included.
-    """
+    """What a round's clients do; `uploads` does it, as fast as the server reads."""
 
     algorithm: Algorithm
     engine: GradientEngine
     data: FederatedData
-    state: FederationState
+    state: FederationState  # that the round begins with
     at: Round
-    chunk: int
-    store: torch.device
-    rows: dict[int, Tensors] = field(init=False)
-    dropped: list[int] = field(default_factory=list, init=False)
-    bytes_uploaded: int = field(default=0, init=False)
+    chunk: int  # clients stacked at once
+    store: torch.device  # where rows wait between rounds
+    rows: dict[int, Tensors] = field(init=False)  # of the clients, after the uploads read so far
+    dropped: list[int] = field(default_factory=list, init=False)  # clients that diverged
+    bytes_uploaded: int = field(default=0, init=False)  # so far, by those that diverged too
     _losses: list[Tensor] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +50,7 @@ class CohortWork:
 
     @property
     def mean_loss(self) -> float:
-        """Objective averaged over the clients kept, in nats."""
+        """Objective averaged over the clients that did not diverge, in nats."""
         return float(torch.cat(self._losses).mean()) if self._losses else float("nan")
 
     def uploads(self, cohort: Sequence[int]) -> Iterator[Upload]:
@@ -72,18 +59,15 @@ class CohortWork:
             chunk = self._chunk(clients, self.algorithm.local_steps, self.at.seed)
             update = self.algorithm.client_update(self.engine, self.state.server, chunk, self.at)
             finite = _finite_clients(update)
-            keep = finite.tolist()
-            self.rows |= row_copies(update.state, clients, keep, self.store)
-            self.dropped += [i for i, kept in zip(clients, keep, strict=True) if not kept]
+            good = finite.tolist()
+            self.rows |= row_copies(update.state, clients, good, self.store)
+            self.dropped += [i for i, ok in zip(clients, good, strict=True) if not ok]
             self._losses.append(update.loss[finite])
             if self.algorithm.phase(self.at) != PERSONAL:
                 self.bytes_uploaded += NUMBER_BYTES * sum(t.numel() for t in update.upload.values())
-            if all(keep):
-                yield Upload(chunk.clients, update.upload, chunk.plan.sizes)
-            elif any(keep):
-                kept = tuple(i for i, good in zip(clients, keep, strict=True) if good)
-                rows = {name: tensor[finite] for name, tensor in update.upload.items()}
-                yield Upload(kept, rows, chunk.plan.sizes[finite])
+            upload = Upload(chunk.clients, update.upload, chunk.plan.sizes)
+            if any(good):
+                yield upload if all(good) else upload.select(finite)
         if len(self.dropped) == len(cohort):
             raise UserError(
                 f"round {self.at.index + 1}: every client diverged (numbers are not finite); "
@@ -91,18 +75,15 @@ class CohortWork:
             )
 
     def _chunk(self, clients: Sequence[int], steps: int, seed: int) -> Cohort:
-        algorithm, server = self.algorithm, self.state.server
-        model = self.engine.model
-        device = model.start.device
-        rows = gather_rows(algorithm, model, server, self.state.clients, clients, device)
-        plan = self.data.plan(clients, steps, algorithm.batch_size, seed, self.at.index)
+        rows = gather_rows(self.algorithm, self.engine.model, self.state, clients)
+        plan = self.data.plan(clients, steps, self.algorithm.batch_size, seed, self.at.index)
         return Cohort(tuple(clients), rows, plan, self.data.examples)
 
     def personalized(self, algorithm: Personalizing) -> dict[int, Tensors]:
         """Rows of all clients with their personal models made anew from the state; nothing is sent."""
         rows = dict(self.state.clients)
         for clients in in_chunks(range(self.data.num_clients), self.chunk):
-            # A stream of its own, so that training is the same whether or not a round is judged.
+            # A stream of its own, so that training is the same whether or not a round is evaluated.
             seed = seed_for(self.at.seed, "personalize")
             cohort = self._chunk(clients, algorithm.personal_steps, seed)
             made = algorithm.personalize(self.engine, self.state.server, cohort)

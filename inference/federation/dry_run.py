@@ -25,37 +25,32 @@ from pyro_pfedbayes.models.settings import pyro_local
 from pyro_pfedbayes.models.sites import plain_reason, seeded
 
 
-def rehearse(
+def try_out(
     model: DeclaredModel, algorithm: Algorithm, data: FederatedData, seed: int, cohort: int
 ) -> None:
-    """Evaluate the objective of the first clients once, as the first rounds will.
+    """Evaluate the objective of the first clients once, as the first rounds of ``cohort`` clients will.
 
-    A network in the paper's setting is not tried: it has nothing that could fail then.
-
-    Args:
-        model: The declared model, on its device.
-        algorithm: The method.
-        data: The clients' examples, there too.
-        seed: Of the run.
-        cohort: Clients of a round.
+    A network in the paper's setting is not tried: it has nothing that could fail then. Of methods whose beliefs are
+    points it is the likelihood where all sites start.
     """
     if isinstance(model, BayesianModel) and model.plain and algorithm.estimator == "plain":
         return
-    server = algorithm.init(model)
+    server, declared = algorithm.init(model), model.declaration
+    clients = list(range(min(2, data.num_clients)))
+    plan = data.plan(clients, 1, algorithm.batch_size, seed, 0)
+    x, y = plan.batch(0)
     if isinstance(algorithm.global_belief(model, server), PointBelief):
-        _rehearse_points(model, algorithm, data, seed)
+        engine = GradientEngine(model, "eager")
+        theta = {POINTS: point_start(model).expand(len(clients), -1).clone()}
+        _try(model, lambda: engine.differentiate(nll, theta, batch(plan, 0))[0], x[0], y[0])
         return
-    declared = model.declaration
     if isinstance(declared.server, Mixture) and declared.server.components > cohort:
         raise UserError(
             f"server is a mixture of {declared.server.components} components, but only {cohort} clients take part in "
             "a round; declare fewer"
         )
-    clients = list(range(min(2, data.num_clients)))
     rows = algorithm.client_init(model, server, len(clients))
-    params = {name: rows[name] for name in all_names(model)}
-    w, plan = w_of(server), data.plan(clients, 1, algorithm.batch_size, seed, 0)
-    x, y = plan.batch(0)
+    params, w = {name: rows[name] for name in all_names(model)}, w_of(server)
     like = next(iter(params.values()))
     engine = GradientEngine(model, "eager", algorithm.estimator)
 
@@ -63,27 +58,10 @@ def rehearse(
         size = engine.noise_size(params, w, x, y, own_prior=own_prior)
         noise = NoiseStreams(seed, 0, clients, 1, width=size, like=like).draw()
         one, scale = like.new_ones(()), plan.scale.to(like.dtype)
-        losses, _ = engine(params, w, one, scale, noise, x, y, plan.mask, own_prior=own_prior)
-        return losses
+        return engine(params, w, one, scale, noise, x, y, plan.mask, own_prior=own_prior)[0]
 
     for own_prior in {False, declared.own_prior}:
         _try(model, partial(objective, own_prior), x[0], y[0])
-
-
-def _rehearse_points(
-    model: DeclaredModel, algorithm: Algorithm, data: FederatedData, seed: int
-) -> None:
-    """The same for methods whose beliefs are points: the likelihood where all sites start."""
-    clients = list(range(min(2, data.num_clients)))
-    plan = data.plan(clients, 1, algorithm.batch_size, seed, 0)
-    theta = point_start(model).expand(len(clients), -1).clone()
-    engine = GradientEngine(model, "eager")
-    x, y = plan.batch(0)
-    _try(
-        model,
-        lambda: engine.differentiate(nll, {POINTS: theta}, batch(plan, 0))[0],
-        *(x[0], y[0]),
-    )
 
 
 def _try(model: DeclaredModel, objective: Callable[[], Tensor], x: Tensor, y: Tensor) -> None:
@@ -93,9 +71,9 @@ def _try(model: DeclaredModel, objective: Callable[[], Tensor], x: Tensor, y: Te
     except UserError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError) as problem:
-        reason = plain_reason(problem).splitlines()
+        reason = plain_reason(problem).partition("\n")[0]
         raise UserError(
-            f"the model cannot be trained: {type(problem).__name__}: {reason[0] if reason else ''}"
+            f"the model cannot be trained: {type(problem).__name__}: {reason}"
         ) from problem
     if not bool(torch.isfinite(losses).all()):
         raise UserError(

@@ -1,11 +1,11 @@
-"""Judging personal and global models by their posterior predictive on the clients' examples."""
+"""Evaluating personal and global models by their posterior predictive on the clients' examples."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -32,52 +32,53 @@ from pyro_pfedbayes.measures.scores import (
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions of classes on one part of every client's data, laid end to end.
+class _Predictions:
+    """Columns of predictions on one part of every client's data, laid end to end.
 
-    Attributes:
-        probs: Class probabilities ``[n, C]``.
-        y: Labels ``[n]``, -1 where unknown.
-        client: Whose example it is, ``[n]``.
+    ``y [n]`` are the outcomes, ``client [n]`` says whose example each is.
     """
 
-    probs: Tensor
     y: Tensor
     client: Tensor
 
     @property
     def known(self) -> Tensor:
-        """Examples whose label is known, bool ``[n]``; the others are left out of every measure."""
-        return self.y >= 0
+        """Examples whose outcome is known, bool ``[n]``; the others are left out of every measure."""
+        return ~self.y.isnan() if self.y.is_floating_point() else self.y >= 0
 
-    def select(self, rows: Tensor) -> Predictions:
+    def select(self, rows: Tensor) -> Self:
         """The predictions at ``rows``, a mask or an index."""
-        return Predictions(self.probs[rows], self.y[rows], self.client[rows])
+        columns = {name: getattr(self, name)[rows] for name in _columns(type(self))}
+        return cast(Self, replace(cast(Any, self), **columns))
 
-    def split(self) -> dict[int, Predictions]:
+    def split(self) -> dict[int, Self]:
         """Those of each client that has examples."""
         return {int(i): self.select(self.client == i) for i in self.client.unique()}
 
-    def by_client(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Probabilities and labels of each client that has examples."""
-        return {client: (part.probs, part.y) for client, part in self.split().items()}
+
+@dataclass(frozen=True)
+class Predictions(_Predictions):
+    """Predictions of classes: probabilities ``[n, C]``; labels are -1 where unknown."""
+
+    probs: Tensor
+    y: Tensor
+    client: Tensor
 
 
 @dataclass(frozen=True)
-class NumberPredictions:
-    """Predictions of numbers on one part of every client's data, laid end to end, in the model's units.
+class NumberPredictions(_Predictions):
+    """Predictions of numbers in the model's units, ``[n]`` each; outcomes are NaN where missing.
 
     Attributes:
-        y: Outcomes ``[n]``, NaN where missing.
-        client: Whose example it is, ``[n]``.
-        mean: Predictive mean ``[n]``.
-        aleatoric: Mean over draws of the conditional variance, ``[n]``.
-        epistemic: Variance over draws of the conditional mean, ``[n]``.
-        log_density: log of the mean over draws of p(y | x, weights), ``[n]`` in nats; NaN where y is missing.
-        lower: Lower end of the central 90 % interval, ``[n]``.
-        upper: Its upper end, ``[n]``.
-        crps: Continuous ranked probability score ``[n]``; NaN where y is missing.
+        y: Outcomes.
+        client: Whose example it is.
+        mean: Predictive mean.
+        aleatoric: Mean over draws of the conditional variance.
+        epistemic: Variance over draws of the conditional mean.
+        log_density: log of the mean over draws of p(y | x, weights), in nats; NaN where y is missing.
+        lower: Lower end of the central 90 % interval.
+        upper: Its upper end.
+        crps: Continuous ranked probability score; NaN where y is missing.
         scale: One unit of the model in the data's own units: the scale by which outcomes were standardised.
     """
 
@@ -91,20 +92,6 @@ class NumberPredictions:
     upper: Tensor
     crps: Tensor
     scale: float = 1.0
-
-    @property
-    def known(self) -> Tensor:
-        """Examples whose outcome is known, bool ``[n]``; the others are left out of every measure."""
-        return ~self.y.isnan()
-
-    def select(self, rows: Tensor) -> NumberPredictions:
-        """The predictions at ``rows``, a mask or an index."""
-        tensors = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "scale"}
-        return NumberPredictions(**tensors, scale=self.scale)
-
-    def split(self) -> dict[int, NumberPredictions]:
-        """Those of each client that has examples."""
-        return {int(i): self.select(self.client == i) for i in self.client.unique()}
 
 
 AnyPredictions = Predictions | NumberPredictions
@@ -123,7 +110,7 @@ def predict_personal(
     """Each client's posterior predictive under its own q^i.
 
     Args:
-        model: The declared model.
+        model: The declared model; its outcome decides whether classes or numbers are predicted.
         beliefs: Client numbers and their stacked q^i, a chunk at a time.
         data: The clients' examples.
         part: ``"test"`` or ``"validation"``.
@@ -131,18 +118,18 @@ def predict_personal(
         seed: Seed of the draws.
         chunk: Examples at once. It decides about memory; of the figures only those of drawn outcomes (intervals and
             CRPS of numbers) depend on it, within their Monte Carlo error.
-
-    Returns:
-        `NumberPredictions` if the model's outcome is a number, `Predictions` of classes otherwise.
     """
     sizes = [len(index) for index in data.partition.part(part)]
-    found = [
-        _asked(model, stacked.client(row), data, part, [i], draws, belief_seed(seed, i), chunk)
-        for clients, stacked in beliefs
-        for row, i in enumerate(clients)
-        if sizes[i]
-    ]
-    return _joined(model, found, data)
+    parts: list[AnyPredictions] = [_nothing(model, data)]
+    for clients, stacked in beliefs:
+        for row, i in enumerate(clients):
+            if sizes[i]:
+                options = [i], draws, belief_seed(seed, i), chunk
+                parts.append(_predicted(model, stacked.client(row), data, part, *options))
+    columns: dict[str, Any] = {}
+    for name in _columns(type(parts[0])):
+        columns[name] = torch.cat([getattr(part, name) for part in parts])
+    return replace(parts[0], **columns)
 
 
 def predict_global(
@@ -155,22 +142,15 @@ def predict_global(
     seed: int,
     chunk: int = CHUNK,
 ) -> AnyPredictions:
-    """The posterior predictive under the server's w; ``draws=0`` takes the mean weights instead.
-
-    Args, returns:
-        As `predict_personal`, of one belief.
-    """
+    """The posterior predictive under the server's w, as `predict_personal`; ``draws=0`` takes the mean weights."""
     if not any(map(len, data.partition.part(part))):
-        return _joined(model, [], data)
+        return _nothing(model, data)
     everyone, key = range(data.num_clients), belief_seed(seed, None)
-    return _asked(model, belief, data, part, everyone, draws, key, chunk)
+    return _predicted(model, belief, data, part, everyone, draws, key, chunk)
 
 
 def measures(predictions: AnyPredictions) -> dict[str, Any]:
     """How good predictions are, pooled over all examples whose outcome is known; empty if there are none.
-
-    Args:
-        predictions: Of classes or of numbers.
 
     Returns:
         Classes: ``accuracy``, ``nll`` (nats), ``ece`` and ``brier``. Numbers: ``rmse``, ``mae`` and ``crps`` in the
@@ -188,11 +168,20 @@ def measures(predictions: AnyPredictions) -> dict[str, Any]:
         return {}
     if not bool(known.all()):
         predictions = predictions.select(known)
+    y = predictions.y
     if isinstance(predictions, NumberPredictions):
-        return _number_measures(predictions)
-    probs, y = predictions.probs, predictions.y
+        scale = predictions.scale
+        density = float(predictions.log_density.double().mean())
+        return {
+            "rmse": float(root_mean_squared_error(predictions.mean, y)) * scale,
+            "mae": float(mean_absolute_error(predictions.mean, y)) * scale,
+            "nll": -density + math.log(scale),
+            "crps": float(predictions.crps.double().mean()) * scale,
+            "coverage90": float(interval_coverage(predictions.lower, predictions.upper, y)),
+        }
+    probs = predictions.probs
     if not bool(probs.isfinite().all()):
-        # A belief that has diverged is judged all the same: as not a number.
+        # A belief that has diverged is evaluated all the same: as not a number.
         return dict.fromkeys(("accuracy", "nll", "ece", "brier"), math.nan)
     return {
         "accuracy": float(accuracy(probs, y)),
@@ -202,17 +191,7 @@ def measures(predictions: AnyPredictions) -> dict[str, Any]:
     }
 
 
-def _number_measures(found: NumberPredictions) -> dict[str, Any]:
-    return {
-        "rmse": float(root_mean_squared_error(found.mean, found.y)) * found.scale,
-        "mae": float(mean_absolute_error(found.mean, found.y)) * found.scale,
-        "nll": -float(found.log_density.double().mean()) + math.log(found.scale),
-        "crps": float(found.crps.double().mean()) * found.scale,
-        "coverage90": float(interval_coverage(found.lower, found.upper, found.y)),
-    }
-
-
-def _asked(
+def _predicted(
     model: DeclaredModel,
     belief: Belief,
     data: FederatedData,
@@ -224,7 +203,7 @@ def _asked(
 ) -> AnyPredictions:
     """The posterior predictive under one belief of some clients' examples; its mean weights if ``draws`` is 0.
 
-    Only the answers are as large as the data: inputs are looked up a chunk at a time.
+    Only the predictions are as large as the data: inputs are looked up a chunk at a time.
     """
     dataset, lists = data.dataset, data.partition.part(part)
     index = torch.cat([lists[i] for i in clients]).to(dataset.y.device)
@@ -245,26 +224,20 @@ def _asked(
     return Predictions(torch.cat(probs), y, owner)
 
 
+def _nothing(model: DeclaredModel, data: FederatedData) -> AnyPredictions:
+    """Predictions of no example."""
+    y = data.dataset.y[:0]
+    client = y.new_empty(0, dtype=torch.int64)
+    if model.outcome == "number":
+        columns = dict.fromkeys(_columns(NumberPredictions), y) | {"client": client}
+        return NumberPredictions(**columns, scale=_scale(data))
+    return Predictions(y.new_empty((0, data.num_classes), dtype=torch.float32), y, client)
+
+
 def _scale(data: FederatedData) -> float:
     scaling = data.dataset.target_scaling
     return 1.0 if scaling is None else scaling[1]
 
 
-def _joined(
-    model: DeclaredModel, parts: Sequence[AnyPredictions], data: FederatedData
-) -> AnyPredictions:
-    """Predictions end to end; of no examples if there are none."""
-    y = data.dataset.y
-    nobody = torch.empty(0, dtype=torch.int64, device=y.device)
-    if model.outcome == "number":
-        numbers = [part for part in parts if isinstance(part, NumberPredictions)]
-        columns = [f.name for f in fields(NumberPredictions) if f.name != "scale"]
-        empty = dict.fromkeys(columns, y[:0]) | {"client": nobody}
-        joined = {c: torch.cat([getattr(p, c) for p in numbers]) for c in columns if numbers}
-        return NumberPredictions(**(joined or empty), scale=_scale(data))
-    classes = [part for part in parts if isinstance(part, Predictions)]
-    if not classes:
-        return Predictions(y.new_empty((0, data.num_classes), dtype=torch.float32), y[:0], nobody)
-    return Predictions(
-        *(torch.cat([getattr(p, f.name) for p in classes]) for f in fields(Predictions))
-    )
+def _columns(kind: type[Any]) -> list[str]:
+    return [field.name for field in fields(kind) if field.name != "scale"]

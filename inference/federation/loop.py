@@ -1,4 +1,4 @@
-"""The round loop: who takes part, whose state waits where, when to look at the result."""
+"""The round loop: who takes part, whose state waits where, when to evaluate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -20,7 +20,7 @@ from pyro_pfedbayes.inference.beliefs.sites import Belief, SiteBelief
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.devices import EngineChoice, choose_engine, resolve_device
 from pyro_pfedbayes.inference.federation.cohort import CohortWork, in_chunks
-from pyro_pfedbayes.inference.federation.dry_run import rehearse
+from pyro_pfedbayes.inference.federation.dry_run import try_out
 from pyro_pfedbayes.inference.federation.evaluation import (
     AnyPredictions,
     measures,
@@ -47,37 +47,21 @@ class DivergenceWarning(UserWarning):
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What happened in one round.
+    """What happened in one round."""
 
-    Attributes:
-        index: Rounds finished, this one included.
-        total: Rounds of the run.
-        loss: Objective averaged over the clients that took part, in nats.
-        phase: What the round was for, such as ``"shared"`` or ``"personal"``.
-        evaluation: The round's line of ``metrics.jsonl``, or None if it was not evaluated.
-        dropped: Clients left out because they diverged.
-        state: The state reached.
-        screened: Clients whose uploads the server left out of its average by the algorithm's rule.
-    """
-
-    index: int
+    index: int  # rounds finished, this one included
     total: int
-    loss: float
+    loss: float  # objective averaged over the clients that took part, in nats
     phase: str
-    evaluation: dict[str, Any] | None
-    dropped: tuple[int, ...]
+    evaluation: dict[str, Any] | None  # the round's line of metrics.jsonl, if it was evaluated
+    dropped: tuple[int, ...]  # clients that diverged
     state: FederationState
-    screened: tuple[int, ...] = ()
+    screened: tuple[int, ...] = ()  # clients that the algorithm's rule left out of the average
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves: beliefs, history and summary.
-
-    Attributes:
-        federation: The federation that ran.
-        state: Its last state.
-    """
+    """What a run leaves: a federation, its last state, and beliefs, history and summary made from them."""
 
     federation: Federation
     state: FederationState
@@ -85,21 +69,17 @@ class Result:
     @property
     def personal(self) -> Belief:
         """The q^i of all N clients, stacked."""
-        chunks = [belief for _, belief in self.federation.personal_beliefs(self.state)]
+        chunks: list[Any] = [b for _, b in self.federation.personal_beliefs(self.state)]
+        first = cast(Belief, chunks[0])
         if len(chunks) == 1:
-            return chunks[0]
-        points = [chunk for chunk in chunks if isinstance(chunk, PointBelief)]
-        if points:
-            return PointBelief.cat(points)
-        sites = [chunk for chunk in chunks if isinstance(chunk, SiteBelief)]
-        if sites:
-            return SiteBelief.cat(sites)
-        gaussians = [chunk for chunk in chunks if isinstance(chunk, MeanFieldGaussian)]
-        return MeanFieldGaussian.unchecked(
-            {k: torch.cat([c.loc[k] for c in gaussians]) for k in chunks[0].names},
-            {k: torch.cat([c.scale[k] for c in gaussians]) for k in chunks[0].names},
-            stacked=True,
+            return first
+        if isinstance(first, PointBelief | SiteBelief):
+            return type(first).cat(chunks)
+        loc, scale = (
+            {name: torch.cat([getattr(c, part)[name] for c in chunks]) for name in first.names}
+            for part in ("loc", "scale")
         )
+        return MeanFieldGaussian.unchecked(loc, scale, stacked=True)
 
     @property
     def global_(self) -> Belief:
@@ -194,14 +174,12 @@ class Federation:
         self.model: DeclaredModel = model.moved(self.device)
         x, _ = self.data.examples(0, "train")
         self.model.check_fits(x[:2], self.data.dataset.y, f"data set {data.dataset.name!r}")
-        rehearse(self.model, self.algorithm, self.data, seed, self.cohort_size)
+        try_out(self.model, self.algorithm, self.data, seed, self.cohort_size)
         self._engine_choice = engine
         self._gradient_engine: GradientEngine | None = None
         # Rows wait on the device only if all clients are stacked at once anyway.
         roomy = data.num_clients <= chunk
         self._store = self.device if roomy else torch.device("cpu")
-
-    # -- a run ---------------------------------------------------------------------------------------------
 
     def initial_state(self) -> FederationState:
         """The state before any round."""
@@ -221,9 +199,6 @@ class Federation:
             state: Where to carry on; None to begin.
             on_round: Called after each round.
 
-        Returns:
-            Beliefs, history and summary.
-
         Raises:
             UserError: ``rounds`` below 1, or every client diverged.
         """
@@ -242,10 +217,7 @@ class Federation:
         started = time.perf_counter()
         at = Round(state.round, rounds, self.seed)
         cohort = self.draw_cohort(at, everyone=self.algorithm.needs_everyone(at))
-        engine = self.engine_for(rounds)
-        work = CohortWork(
-            self.algorithm, engine, self.data, state, at, chunk=self.chunk, store=self._store
-        )
+        work = self._work(state, at)
         server = self.algorithm.server_update(self.model, state.server, work.uploads(cohort), at)
         for client in work.dropped:
             warnings.warn(
@@ -253,29 +225,24 @@ class Federation:
                 DivergenceWarning,
                 stacklevel=2,
             )
-        self._synchronize()
-        seconds = dict(state.seconds)
-        seconds["train"] += time.perf_counter() - started
-        state = FederationState(
+        state = replace(
+            state,
             round=at.index + 1,
             server=server,
             clients=work.rows,
-            history=state.history,
             gradient_steps=state.gradient_steps + self.algorithm.gradient_steps(at) * len(cohort),
-            seconds=seconds,
+            seconds=self._seconds(state, "train", started),
             bytes_uploaded=state.bytes_uploaded + work.bytes_uploaded,
         )
         record = None
-        if self._evaluation_due(state.round, rounds):
+        if state.round == rounds or (self.eval_every > 0 and state.round % self.eval_every == 0):
             state = self.evaluated(self._personalized(state, at))
             record = state.history[-1]
-        phase = self.algorithm.phase(at)
-        dropped = tuple(work.dropped)
+        phase, dropped = self.algorithm.phase(at), tuple(work.dropped)
         screened = screened_clients(server)
-        report = RoundReport(
+        return state, RoundReport(
             state.round, rounds, work.mean_loss, phase, record, dropped, state, screened
         )
-        return state, report
 
     def draw_cohort(self, at: Round, *, everyone: bool = False) -> tuple[int, ...]:
         """The clients of a round, by seed and round."""
@@ -298,14 +265,10 @@ class Federation:
             self._gradient_engine = GradientEngine(self.model, mode, self.algorithm.estimator)
         return self._gradient_engine
 
-    # -- looking at a state --------------------------------------------------------------------------------
-
     def personal_beliefs(self, state: FederationState) -> Iterator[tuple[Sequence[int], Belief]]:
         """Client numbers and their stacked q^i, a chunk at a time."""
         for clients in in_chunks(range(self.data.num_clients), self.chunk):
-            rows = gather_rows(
-                self.algorithm, self.model, state.server, state.clients, clients, self.device
-            )
+            rows = gather_rows(self.algorithm, self.model, state, clients)
             yield clients, self.algorithm.personal_belief(self.model, rows)
 
     def global_belief(self, state: FederationState) -> Belief:
@@ -320,44 +283,34 @@ class Federation:
         self, state: FederationState, part: str = "test", *, draws: int | None = None
     ) -> tuple[AnyPredictions, AnyPredictions]:
         """Posterior predictive of the personal and of the global model on every client's examples."""
-        options = {
-            "draws": self.draws_of(draws or self.eval_draws, state),
-            # The same draws at every evaluation, so that figures move only if beliefs do.
-            "seed": seed_for(self.seed, "evaluation"),
-        }
-        personal = predict_personal(
-            self.model, self.personal_beliefs(state), self.data, part, **options
+        count = self.draws_of(draws or self.eval_draws, state)
+        # The same draws at every evaluation, so that figures move only if beliefs do.
+        seed = seed_for(self.seed, "evaluation")
+        beliefs, w = self.personal_beliefs(state), self.global_belief(state)
+        return (
+            predict_personal(self.model, beliefs, self.data, part, draws=count, seed=seed),
+            predict_global(self.model, w, self.data, part, draws=count, seed=seed),
         )
-        w = self.global_belief(state)
-        return personal, predict_global(self.model, w, self.data, part, **options)
 
     def _personalized(self, state: FederationState, at: Round) -> FederationState:
         """The state with personal models made from the server's, if the method makes them so."""
         if not isinstance(self.algorithm, Personalizing):
             return state
         started = time.perf_counter()
-        engine = self.engine_for(at.total)
-        work = CohortWork(
-            self.algorithm, engine, self.data, state, at, chunk=self.chunk, store=self._store
-        )
-        clients = work.personalized(self.algorithm)
-        self._synchronize()
-        seconds = dict(state.seconds)
-        seconds["evaluate"] += time.perf_counter() - started
-        return replace(state, clients=clients, seconds=seconds)
+        clients = self._work(state, at).personalized(self.algorithm)
+        return replace(state, clients=clients, seconds=self._seconds(state, "evaluate", started))
 
     def evaluated(self, state: FederationState) -> FederationState:
         """The state with one more record in its history."""
         started = time.perf_counter()
         record: dict[str, Any] = {"round": state.round, "seconds": {}, "personal": {}, "global": {}}
+        w = self.global_belief(state)
         for part, prefix in (("test", ""), ("validation", "validation_")):
-            for key, predictions in zip(
+            for key, found in zip(
                 ("personal", "global"), self.predictions(state, part), strict=True
             ):
-                record[key] |= {prefix + name: v for name, v in measures(predictions).items()}
-        at_mean = predict_global(
-            self.model, self.global_belief(state), self.data, "test", draws=0, seed=0
-        )
+                record[key] |= {prefix + name: v for name, v in measures(found).items()}
+        at_mean = predict_global(self.model, w, self.data, "test", draws=0, seed=0)
         record["global"] |= {f"mean_weights_{k}": v for k, v in measures(at_mean).items()}
         gain = self._information_gain(state)
         if gain:
@@ -365,9 +318,7 @@ class Federation:
         screened = screened_rounds(state.server)
         if screened is not None:
             record["screened"] = {str(client): count for client, count in screened.items()}
-        self._synchronize()
-        seconds = dict(state.seconds)
-        seconds["evaluate"] += time.perf_counter() - started
+        seconds = self._seconds(state, "evaluate", started)
         record["seconds"] = {k: round(v, 3) for k, v in seconds.items()}
         return replace(state, history=(*state.history, record), seconds=seconds)
 
@@ -395,12 +346,15 @@ class Federation:
             },
         )
 
-    def _evaluation_due(self, finished: int, rounds: int) -> bool:
-        return finished == rounds or (self.eval_every > 0 and finished % self.eval_every == 0)
+    def _work(self, state: FederationState, at: Round) -> CohortWork:
+        engine = self.engine_for(at.total)
+        return CohortWork(self.algorithm, engine, self.data, state, at, self.chunk, self._store)
 
-    def _synchronize(self) -> None:
+    def _seconds(self, state: FederationState, kind: str, started: float) -> dict[str, float]:
+        """The state's seconds with those since ``started``, which went into one kind of work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        return {**state.seconds, kind: state.seconds[kind] + time.perf_counter() - started}
 
 
 def _require(value: object, kinds: tuple[type, ...], name: str) -> None:

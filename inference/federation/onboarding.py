@@ -34,7 +34,7 @@ def onboard(
     seed: int = 0,
     engine: EngineChoice = "auto",
 ) -> Belief:
-    """What a client that was not in the run should believe.
+    """The belief of a client that was not in the run.
 
     Without data (or with ``steps=0``) that is the server's w, under which private sites are drawn from their own
     priors: its posterior predictive is the *prior* predictive of the new client. With data the client takes ``steps``
@@ -47,7 +47,7 @@ def onboard(
         x: The client's inputs ``[n, *features]`` as the federation's data set holds them (images in [-1, 1], tables
             standardised by ``dataset.scaling``), covariates as the last columns.
         y: Its outcomes ``[n]``: labels, or numbers standardised by ``dataset.target_scaling``.
-        state: What a federation believes; a result has its own.
+        state: Of a federation; a result has its own.
         steps: Minibatches R.
         lr: Adam's learning rate at the first of them; None for the run's ``personal_lr``, or its ``lr``.
         seed: Of minibatches and noise, beside the run's own.
@@ -71,7 +71,14 @@ def onboard(
         >>> pfb.posterior_predictive(model, belief, x, draws=5).shape
         torch.Size([75, 10])
     """
-    federation, state = _source(source, state)
+    if isinstance(source, Result):
+        federation, state = source.federation, source.state if state is None else state
+    elif not isinstance(source, Federation):
+        raise UserError(f"source is a {type(source).__name__}; give a Result, or a Federation")
+    elif state is None:
+        raise UserError("a federation alone believes nothing yet: give state=, or a Result")
+    else:
+        federation = source
     if steps < 0:
         raise UserError(f"steps is {steps}; it must be at least 0")
     rows, outcomes = (0 if part is None else len(part) for part in (x, y))
@@ -79,8 +86,8 @@ def onboard(
         raise UserError(f"x has {rows} rows and y {outcomes}: wanted as many, or neither")
     if x is None or y is None or len(y) == 0 or steps == 0:
         return federation.global_belief(state)
-    algorithm = _local(federation.algorithm, steps, lr)
-    data = _alone(federation, x, y)
+    algorithm = _personal_round(federation.algorithm, steps, lr)
+    data = _data_of_one(federation, x, y)
     model, device = federation.model, federation.device
     mode = choose_engine(
         engine,
@@ -118,19 +125,7 @@ def onboard(
     return algorithm.personal_belief(model, row).client(0)
 
 
-def _source(
-    source: Result | Federation, state: FederationState | None
-) -> tuple[Federation, FederationState]:
-    if isinstance(source, Result):
-        return source.federation, source.state if state is None else state
-    if not isinstance(source, Federation):
-        raise UserError(f"source is a {type(source).__name__}; give a Result, or a Federation")
-    if state is None:
-        raise UserError("a federation alone believes nothing yet: give state=, or a Result")
-    return source, state
-
-
-def _local(algorithm: object, steps: int, lr: float | None) -> PFedBayes:
+def _personal_round(algorithm: object, steps: int, lr: float | None) -> PFedBayes:
     """The run's method as one personal round of so many steps."""
     if not isinstance(algorithm, PFedBayes):
         raise UserError(
@@ -148,7 +143,7 @@ def _local(algorithm: object, steps: int, lr: float | None) -> PFedBayes:
     )
 
 
-def _alone(federation: Federation, x: Tensor, y: Tensor) -> FederatedData:
+def _data_of_one(federation: Federation, x: Tensor, y: Tensor) -> FederatedData:
     """The new client as a federation of one."""
     known = federation.data.dataset
     x = torch.as_tensor(x, dtype=torch.float32, device=federation.device)

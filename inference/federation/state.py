@@ -17,25 +17,17 @@ Rows = Mapping[int, Tensors]
 
 @dataclass(frozen=True, repr=False)
 class FederationState:
-    """What a run is at the end of a round.
+    """What a run is at the end of a round."""
 
-    Attributes:
-        round: Rounds finished.
-        server: The server's tensors.
-        clients: Rows of the clients that have trained, by number; the others believe what the server believes.
-        history: One record an evaluated round, as in ``metrics.jsonl``.
-        gradient_steps: Gradient evaluations so far, summed over clients.
-        seconds: Seconds spent so far, in ``train`` and in ``evaluate``.
-        bytes_uploaded: What clients have sent to the server so far, four bytes a number, summed over clients.
-    """
-
-    round: int
+    round: int  # rounds finished
     server: Tensors
     clients: Rows = field(default_factory=dict)
+    """Rows of the clients that have trained, by number; the others believe what the server believes."""
     history: tuple[dict[str, Any], ...] = ()
-    gradient_steps: int = 0
+    """One record an evaluated round, as in ``metrics.jsonl``."""
+    gradient_steps: int = 0  # gradient evaluations so far, summed over clients
     seconds: Mapping[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
-    bytes_uploaded: int = 0
+    bytes_uploaded: int = 0  # by all clients so far, four bytes a number
 
     def __repr__(self) -> str:
         """Where it stands, without its tensors."""
@@ -43,28 +35,24 @@ class FederationState:
 
 
 def gather_rows(
-    algorithm: Algorithm,
-    model: DeclaredModel,
-    server: Tensors,
-    rows: Rows,
-    clients: Sequence[int],
-    device: torch.device,
+    algorithm: Algorithm, model: DeclaredModel, state: FederationState, clients: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Stack the rows of some clients, ``[S, ...]`` each, on ``device``, as fresh tensors.
+    """Stack the rows of some clients, ``[S, ...]`` each, on the model's device, as fresh tensors.
 
     What a client has not got (it never trained, or not under this name) is as `Algorithm.client_init` says.
     """
-    known = [rows.get(i, {}) for i in clients]
+    known = [state.clients.get(i, {}) for i in clients]
     names = dict.fromkeys(name for row in known for name in row)
     complete = names and all(len(row) == len(names) for row in known)
-    fresh = {} if complete else algorithm.client_init(model, server, 1)
+    fresh = {} if complete else algorithm.client_init(model, state.server, 1)
     names |= dict.fromkeys(fresh)
-    return {
-        name: torch.stack(
-            [row[name].to(device) if name in row else fresh[name][0] for row in known]
-        )
-        for name in names
-    }
+    device = model.start.device
+
+    def column(name: str) -> Tensor:
+        rows = [row[name].to(device) if name in row else fresh[name][0] for row in known]
+        return torch.stack(rows)
+
+    return {name: column(name) for name in names}
 
 
 def row_copies(

@@ -76,29 +76,21 @@ def update_kinds(
         regroup: Whether clients are to be grouped now; else they stay in their groups.
         aggregate: Makes the next w_k of what the clients of one kind sent.
     """
-    clients = [i for upload in uploads for i in upload.clients]
-    sizes = torch.cat([upload.sizes for upload in uploads])
-    sent = {k: torch.cat([u.tensors[k] for u in uploads]) for k in uploads[0].tensors}
-    held = under(server, KINDS)
+    everyone, stored = Upload.cat(uploads), under(server, KINDS)
+    clients, sent = list(everyone.clients), everyone.tensors
     if regroup:
         # Without shared random weights the points tell clients apart, by plain distance.
         loc = sent["loc"] if "loc" in sent else sent["point"]
         found = discover_kinds(loc, sent.get("scale", torch.ones_like(loc)), kinds)
         # A client that diverged just now sent nothing; it counts with the first kind.
-        held["of"] = torch.zeros(max(clients) + 1, dtype=torch.int64, device=found.device)
-        held["of"][clients] = found
-    group = held["of"].cpu()[clients]
-    for k in range(kinds):
-        rows = (group == k).nonzero()[:, 0].to(sizes.device)
-        if len(rows) == 0:
-            continue
-        members = tuple(clients[i] for i in rows.tolist())
-        own = Upload(members, {name: v[rows] for name, v in sent.items()}, sizes[rows])
-        for name, value in aggregate(own).items():
-            blank = value.expand(kinds, *value.shape)
-            held[name] = held.get(name, blank).clone()
-            held[name][k] = value
-    return {**server, **prefixed(held, KINDS)}
+        stored["of"] = torch.zeros(max(clients) + 1, dtype=torch.int64, device=found.device)
+        stored["of"][clients] = found
+    group = stored["of"].cpu()[clients]
+    for k in group.unique().tolist():
+        for name, value in aggregate(everyone.select(group == k)).items():
+            stored[name] = stored.get(name, value.expand(kinds, *value.shape)).clone()
+            stored[name][k] = value
+    return {**server, **prefixed(stored, KINDS)}
 
 
 def of_clients(server: Tensors, clients: Sequence[int]) -> Tensors:

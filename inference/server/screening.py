@@ -244,7 +244,8 @@ def screen(
         the clients left out now, ``screening.rounds``, in how many rounds each was so far, and ``screening.failed``,
         in how many more it failed than passed.
     """
-    sent = {k: torch.cat([u.tensors[k] for u in uploads]) for k in uploads[0].tensors}
+    everyone = Upload.cat(uploads)
+    sent = everyone.tensors
     if rule == "held-out":
         passed = kept_by_held_out(sent[SCREENING + "z"].cpu(), sent[SCREENING + "effect"].cpu())
     else:
@@ -252,7 +253,7 @@ def screen(
         group = discover_kinds(loc, scale, min(max(kinds, 2), len(loc)))
         gain = information_gain(loc, scale, server["loc"], server["scale"]).cpu()
         passed = kept_by_information_gain(gain, group)
-    clients = torch.tensor([i for upload in uploads for i in upload.clients])
+    clients = torch.tensor(everyone.clients)
     held, size = under(server, SCREENING), int(clients.max()) + 1
     failed, rounds = (_grown(held.get(name), size) for name in ("failed", "rounds"))
     failed[clients] = (failed[clients] + 1 - 2 * passed.long()).clamp(0, 2 * PATIENCE)

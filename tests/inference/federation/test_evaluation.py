@@ -32,20 +32,21 @@ def test_personal_predictions_come_from_each_clients_own_belief() -> None:
     personal, _ = fed.predictions(state, "test", draws=4)
     beliefs = fed.run(1, state=state).personal
     seed = seed_for(fed.seed, "evaluation")
-    for client, (probs, y) in personal.by_client().items():
+    for client, found in personal.split().items():
         x, labels = fed.data.examples(client, "test")
         own = posterior_predictive(
             fed.model, beliefs.client(client), x, draws=4, seed=seed_for(seed, "personal", client)
         )
-        torch.testing.assert_close(probs, own)
-        assert torch.equal(y, labels)
+        torch.testing.assert_close(found.probs, own)
+        assert torch.equal(found.y, labels)
 
 
 def test_measures_are_pooled_over_examples() -> None:
     fed = toy_federation()
     _, everyone = fed.predictions(fed.initial_state(), "test", draws=4)
     figures = measures(everyone)
-    right = sum(float((probs.argmax(-1) == y).sum()) for probs, y in everyone.by_client().values())
+    parts = everyone.split().values()
+    right = sum(float((part.probs.argmax(-1) == part.y).sum()) for part in parts)
     assert figures["accuracy"] == pytest.approx(right / len(everyone.y))
     assert set(figures) == {"accuracy", "nll", "ece", "brier"}
 
