@@ -9,8 +9,7 @@ from pyro_pfedbayes.families.clients import (
 )
 from pyro_pfedbayes.families.covariance import FullCovariance, LowRank
 from pyro_pfedbayes.families.divergence import divergence
-from pyro_pfedbayes.families.elementwise import Laplace, StudentT
-from pyro_pfedbayes.families.mean_field import MeanField
+from pyro_pfedbayes.families.elementwise import Laplace, MeanField, StudentT
 from pyro_pfedbayes.families.mixture import GaussianMixture, Mixture
 from pyro_pfedbayes.families.rows import GaussianRows
 

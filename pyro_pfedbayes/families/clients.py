@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.rows import GaussianRows
+from pyro_pfedbayes.families.base import ClientFamily
 from pyro_pfedbayes.randomness import generator
 
 FULL_RANK_LIMIT = 3000
@@ -25,20 +25,8 @@ def inverse_softplus(scale: Tensor) -> Tensor:
     return scale + torch.log(-torch.expm1(-scale))
 
 
-class _LocNormal:
-    """What all of them share: a mean ``loc``, and one standard normal number a weight unless they say otherwise."""
-
-    def noise_size(self, num_weights: int) -> int:
-        """T."""
-        return num_weights
-
-    def mean(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[..., T]``."""
-        return params["loc"]
-
-
 @dataclass(frozen=True)
-class MeanFieldNormal(_LocNormal):
+class MeanFieldNormal(ClientFamily):
     """Independent Gaussians N(loc, softplus(rho)²), by ``loc [T]`` and ``rho [T]``.
 
     Example:
@@ -49,9 +37,6 @@ class MeanFieldNormal(_LocNormal):
     """
 
     name = "mean-field"
-
-    def check(self, num_weights: int) -> None:
-        """Any size will do."""
 
     def sizes(self, num_weights: int) -> dict[str, int]:
         """T numbers each for ``loc`` and ``rho``."""
@@ -65,21 +50,13 @@ class MeanFieldNormal(_LocNormal):
         """An ``Independent(Normal)``."""
         return dist.Normal(params["loc"], softplus(params["rho"])).to_event(1)
 
-    def draw(self, params: Mapping[str, Tensor], eps: Tensor) -> Tensor:
-        """Loc + softplus(rho) eps, ``[..., T]``."""
-        return params["loc"] + softplus(params["rho"]) * eps
-
-    def rows(self, params: Mapping[str, Tensor]) -> GaussianRows:
-        """Rows without a factor."""
-        return GaussianRows(params["loc"], softplus(params["rho"]))
-
-    def std(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Standard deviations ``[..., T]``."""
-        return softplus(params["rho"])
+    def spread(self, params: Mapping[str, Tensor]) -> tuple[Tensor, None]:
+        """Softplus(rho), and no factor."""
+        return softplus(params["rho"]), None
 
 
 @dataclass(frozen=True)
-class LowRankNormal(_LocNormal):
+class LowRankNormal(ClientFamily):
     """Gaussians of covariance diag(softplus(rho)²) + F Fᵀ, by ``loc [T]``, ``rho [T]`` and ``factor [T * rank]``.
 
     ``factor`` is F ``[T, rank]`` row by row.
@@ -130,34 +107,20 @@ class LowRankNormal(_LocNormal):
 
     def distribution(self, params: Mapping[str, Tensor]) -> TorchDistribution:
         """A ``LowRankMultivariateNormal``."""
-        diagonal = softplus(params["rho"]).square()
-        return dist.LowRankMultivariateNormal(params["loc"], self._factor(params), diagonal)
+        scale, factor = self.spread(params)
+        return dist.LowRankMultivariateNormal(params["loc"], factor, scale.square())
 
     def noise_size(self, num_weights: int) -> int:
         """T + rank."""
         return num_weights + self.rank
 
-    def draw(self, params: Mapping[str, Tensor], eps: Tensor) -> Tensor:
-        """Loc + softplus(rho) eps[:T] + F eps[T:], ``[..., T]``."""
-        own, common = eps[..., : -self.rank], eps[..., -self.rank :]
-        shared = torch.matmul(self._factor(params), common.unsqueeze(-1)).squeeze(-1)
-        return params["loc"] + softplus(params["rho"]) * own + shared
-
-    def rows(self, params: Mapping[str, Tensor]) -> GaussianRows:
-        """Rows with F as their factor."""
-        return GaussianRows(params["loc"], softplus(params["rho"]), self._factor(params))
-
-    def std(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Marginal standard deviations ``[..., T]``."""
-        return (softplus(params["rho"]).square() + self._factor(params).square().sum(-1)).sqrt()
-
-    def _factor(self, params: Mapping[str, Tensor]) -> Tensor:
-        factor: Tensor = params["factor"].unflatten(-1, (-1, self.rank))
-        return factor
+    def spread(self, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Softplus(rho) and F."""
+        return softplus(params["rho"]), params["factor"].unflatten(-1, (-1, self.rank))
 
 
 @dataclass(frozen=True)
-class FullRankNormal(_LocNormal):
+class FullRankNormal(ClientFamily):
     """Gaussians of any covariance L Lᵀ, by ``loc [T]`` and ``tril [T (T + 1) / 2]``.
 
     ``tril`` is the lower triangle row by row; the diagonal of L is the softplus of what stands there.
@@ -196,17 +159,9 @@ class FullRankNormal(_LocNormal):
         """A ``MultivariateNormal`` by its Cholesky factor."""
         return dist.MultivariateNormal(params["loc"], scale_tril=_unpack(params))
 
-    def draw(self, params: Mapping[str, Tensor], eps: Tensor) -> Tensor:
-        """Loc + L eps, ``[..., T]``."""
-        return params["loc"] + torch.matmul(_unpack(params), eps.unsqueeze(-1)).squeeze(-1)
-
-    def rows(self, params: Mapping[str, Tensor]) -> GaussianRows:
-        """Rows with L as their factor and a scale of 0."""
-        return GaussianRows(params["loc"], torch.zeros_like(params["loc"]), _unpack(params))
-
-    def std(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Marginal standard deviations ``[..., T]``."""
-        return _unpack(params).square().sum(-1).sqrt()
+    def spread(self, params: Mapping[str, Tensor]) -> tuple[None, Tensor]:
+        """No scale, and L as the factor."""
+        return None, _unpack(params)
 
 
 def _unpack(params: Mapping[str, Tensor]) -> Tensor:

@@ -11,14 +11,15 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.base import ClientFamily, LocFamily
+from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
+from pyro_pfedbayes.families.precision import precision_diagonal
 from pyro_pfedbayes.families.rows import GaussianRows, shares
 
 _FLOOR = 1e-6  # of a weight's variance: the least that a factor analysis leaves unexplained
 _ALIVE = 1e-3  # Fᵀ Ψ⁻¹ F of a column: the least from which EM soon leads anywhere
 
 
-class _Gaussian(LocFamily):
+class _Gaussian(ServerFamily):
     """What every w of a mean and a covariance can do, however the covariance is kept."""
 
     def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
@@ -29,23 +30,12 @@ class _Gaussian(LocFamily):
 
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
         """Marginal standard deviations ``[T]``."""
-        if "tril" in w:
-            return w["tril"].square().sum(1).sqrt()
-        return (w["scale"].square() + w["factor"].square().sum(1)).sqrt()
+        std: Tensor = self.distribution(w).stddev
+        return std
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w).
-
-        Its variances are the inverse diagonal of the precision of w.
-        """
-        if "tril" in w:
-            identity = torch.eye(len(w["loc"])).to(w["tril"])
-            inverse = torch.linalg.solve_triangular(w["tril"], identity, upper=False)
-            return w["loc"], inverse.square().sum(0).rsqrt()
-        psi = w["scale"].square()
-        scaled, tril = _capacitance(w["factor"], psi)
-        half = torch.linalg.solve_triangular(tril, scaled.T, upper=False)
-        return w["loc"], (psi.reciprocal() - half.square().sum(0)).rsqrt()
+        """As for all families: its variances are the inverse diagonal of the precision of w."""
+        return w["loc"], precision_diagonal(self.distribution(w)).rsqrt()
 
     def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
         """One draw ``[T]``."""
@@ -90,7 +80,7 @@ class FullCovariance(_Gaussian):
         if rows.rank >= rows.num_weights:  # full-rank clients
             covariance = torch.diag(diagonal) + factor @ factor.T
             return {"loc": loc.to(dtype), "tril": torch.linalg.cholesky(covariance).to(dtype)}
-        return _kept(loc, diagonal, _principal(factor, diagonal), dtype)
+        return _state(loc, diagonal, _principal(factor, diagonal), dtype)
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,6 @@ class LowRank(_Gaussian):
     tolerance: float = 1e-7
 
     def __post_init__(self) -> None:
-        """Check the options."""
         if self.rank < 1:
             raise UserError(f"rank of a low-rank server is {self.rank}: give at least 1")
         if self.iterations < 1 or not self.tolerance >= 0:
@@ -155,7 +144,7 @@ class LowRank(_Gaussian):
         if warm is not None:
             best = min(best, warm, key=lambda start: target.divergence(*start))
         factor, diagonal = target.analyse(*best, self.iterations, self.tolerance)
-        return _kept(loc, diagonal, _principal(factor, diagonal), rows.loc.dtype)
+        return _state(loc, diagonal, _principal(factor, diagonal), rows.loc.dtype)
 
 
 class _Target:
@@ -186,11 +175,11 @@ class _Target:
         """EM steps from a start until one gains less than the tolerance; returns F ``[T, R]`` and ψ ``[T]``."""
         now = self.divergence(factor, psi)
         for _ in range(iterations):
-            before, kept = now, (factor, psi)
+            before, previous = now, (factor, psi)
             factor, psi = self._step(factor, psi)
             now = self.divergence(factor, psi)
             if now > before:  # rounding, or the floor under ψ
-                return kept
+                return previous
             if before - now < tolerance:
                 break
         return factor, psi
@@ -253,6 +242,6 @@ def _start(loc: Tensor, scale: Tensor, rank: int) -> dict[str, Tensor]:
     return {"loc": loc.clone(), "scale": scale.clone(), "factor": factor}
 
 
-def _kept(loc: Tensor, diagonal: Tensor, factor: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+def _state(loc: Tensor, diagonal: Tensor, factor: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
     w = {"loc": loc, "scale": diagonal.sqrt(), "factor": factor}
     return {name: value.to(dtype) for name, value in w.items()}

@@ -18,7 +18,9 @@ from torch.distributions import (
 )
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.families.elementwise import folded_mean
 from pyro_pfedbayes.families.mixture import GaussianMixture
+from pyro_pfedbayes.families.precision import half_log_det, mahalanobis, precision_diagonal
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -58,11 +60,11 @@ def divergence(q: TorchDistribution, p: TorchDistribution) -> Tensor:
         if isinstance(p_base, GaussianMixture):
             return _mixture_bound(q, p_base)
         if isinstance(p_base, Normal):
-            return _normal_cross_entropy(q, p_base) - _entropy(q)
+            return _normal_cross_entropy(q, p_base).sub(q.entropy())
         if isinstance(p_base, Laplace):
-            return _laplace_cross_entropy(q, p_base) - _entropy(q)
+            return _laplace_cross_entropy(q, p_base).sub(q.entropy())
         if isinstance(p_base, _VECTOR):
-            return _vector_cross_entropy(q_base, p_base) - _entropy(q)
+            return _vector_cross_entropy(q_base, p_base).sub(q.entropy())
     if q_dims != p_dims:
         raise NotImplementedError(
             f"no closed divergence of {type(q_base).__name__} to {type(p_base).__name__}"
@@ -86,11 +88,6 @@ def _sum(value: Tensor, dims: int) -> Tensor:
     return value.flatten(-dims).sum(-1) if dims else value
 
 
-def _entropy(q: TorchDistribution) -> Tensor:
-    entropy: Tensor = q.entropy()
-    return entropy
-
-
 def _normal_cross_entropy(q: TorchDistribution, p: Any) -> Tensor:
     """-E_q log p(θ), which takes only the marginal moments of q."""
     distance = (q.variance + (q.mean - p.loc).square()) / p.scale.square()
@@ -101,9 +98,7 @@ def _normal_cross_entropy(q: TorchDistribution, p: Any) -> Tensor:
 def _laplace_cross_entropy(q: TorchDistribution, p: Any) -> Tensor:
     sigma = q.variance.sqrt()
     z = (q.mean - p.loc) / sigma
-    folded = math.sqrt(2.0 / math.pi) * torch.exp(-0.5 * z.square())
-    folded = folded + z * torch.erf(z / math.sqrt(2.0))
-    total: Tensor = (sigma * folded / p.scale + (2.0 * p.scale).log()).sum(-1)
+    total: Tensor = (sigma * folded_mean(z) / p.scale + (2.0 * p.scale).log()).sum(-1)
     return total
 
 
@@ -117,7 +112,7 @@ def _mixture_bound(q: TorchDistribution, p: GaussianMixture) -> Tensor:
     else:
         distance = q.variance.unsqueeze(-2) + (q.mean.unsqueeze(-2) - p.loc).square()
         distance = 0.5 * distance / p.scale.square() + p.scale.log() + _HALF_LOG_2PI
-        each = distance.sum(-1) - _entropy(q).unsqueeze(-1)
+        each = distance.sum(-1) - q.entropy().unsqueeze(-1)
     return -torch.logsumexp(p.log_shares - each, -1)
 
 
@@ -131,65 +126,9 @@ def _vector_cross_entropy(q: Any, p: Any) -> Tensor:
         diagonal, factor = None, q._unbroadcasted_scale_tril
     # ½ tr(P E[(θ - m)(θ - m)ᵀ]), P the precision of p: the mean's offset and the factor's columns alike.
     offset: Tensor = (q.mean - p.loc).unsqueeze(-1)
-    terms = _LowRankTerms(p) if isinstance(p, LowRankMultivariateNormal) else _DenseTerms(p)
-    total = terms.mahalanobis(offset)
+    total = mahalanobis(p, offset)
     if diagonal is not None:
-        total = total + (terms.precision_diagonal() * diagonal).sum(-1)
+        total = total + (precision_diagonal(p) * diagonal).sum(-1)
     if factor is not None:
-        total = total + terms.mahalanobis(factor)
-    return 0.5 * total + terms.half_log_det() + _HALF_LOG_2PI * offset.shape[-2]
-
-
-class _DenseTerms:
-    """What the precision P of a Gaussian with a Cholesky factor L is asked for."""
-
-    def __init__(self, p: Any) -> None:
-        self.tril: Tensor = p._unbroadcasted_scale_tril
-
-    def half_log_det(self) -> Tensor:
-        """Half the log determinant of the covariance, ``[...]``."""
-        return self.tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-    def precision_diagonal(self) -> Tensor:
-        """The diagonal of P ``[..., T]``."""
-        identity = torch.eye(self.tril.shape[-1], dtype=self.tril.dtype, device=self.tril.device)
-        inverse: Tensor = torch.linalg.solve_triangular(self.tril, identity, upper=False)
-        return inverse.square().sum(-2)
-
-    def mahalanobis(self, x: Tensor) -> Tensor:
-        """Tr(xᵀ P x) ``[...]`` of columns ``x [..., T, K]``."""
-        half: Tensor = torch.linalg.solve_triangular(self.tril, x, upper=False)
-        return half.square().sum((-2, -1))
-
-
-class _LowRankTerms:
-    """The same for a covariance D + W Wᵀ, with L Lᵀ = I + Wᵀ D⁻¹ W."""
-
-    def __init__(self, p: Any) -> None:
-        self.diagonal: Tensor = p._unbroadcasted_cov_diag
-        self.factor: Tensor = p._unbroadcasted_cov_factor
-        self.tril: Tensor = p._capacitance_tril
-
-    def half_log_det(self) -> Tensor:
-        """Half the log determinant of the covariance, ``[...]``."""
-        return 0.5 * self.diagonal.log().sum(-1) + self.tril.diagonal(dim1=-2, dim2=-1).log().sum(
-            -1
-        )
-
-    def precision_diagonal(self) -> Tensor:
-        """The diagonal of P ``[..., T]``, by Woodbury: P = D⁻¹ - Hᵀ H with H = L⁻¹ Wᵀ D⁻¹."""
-        scaled = self.factor.mT / self.diagonal.unsqueeze(-2)
-        half: Tensor = torch.linalg.solve_triangular(self.tril, scaled, upper=False)
-        return self.diagonal.reciprocal() - half.square().sum(-2)
-
-    def mahalanobis(self, x: Tensor) -> Tensor:
-        """Tr(xᵀ P x) ``[...]`` of columns ``x [..., T, K]``.
-
-        It is the least of |D^-½ (x - W z)|² + |z|² over z. Woodbury's difference of two large numbers would lose every
-        digit in float32 where clients are far apart.
-        """
-        scaled = self.factor.mT / self.diagonal.unsqueeze(-2)
-        half = torch.linalg.solve_triangular(self.tril, scaled @ x, upper=False)
-        z: Tensor = torch.linalg.solve_triangular(self.tril.mT, half, upper=True)
-        rest = (x - self.factor @ z).square() / self.diagonal.unsqueeze(-1)
-        return rest.sum((-2, -1)) + z.square().sum((-2, -1))
+        total = total + mahalanobis(p, factor)
+    return 0.5 * total + half_log_det(p) + _HALF_LOG_2PI * offset.shape[-2]

@@ -1,20 +1,21 @@
-"""Servers with heavier tails than a Gaussian's, weight by weight: Laplace and Student's t."""
+"""Servers of independent weights: Gaussian (the paper's w), Laplace and Student's t."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
 from numpy.polynomial.hermite_e import hermegauss
 from pyro.distributions import TorchDistribution
+from scipy.optimize import brentq
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.base import LocScaleFamily
+from pyro_pfedbayes.families.base import ServerFamily
 from pyro_pfedbayes.families.rows import GaussianRows, column_blocks, moments, shares
 
 NODES = 20  # of the Gauss-Hermite rule
@@ -22,7 +23,35 @@ _STEPS = 100
 
 
 @dataclass(frozen=True)
-class Laplace(LocScaleFamily):
+class MeanField(ServerFamily):
+    """W = Π N(loc, scale²), by ``loc [T]`` and ``scale [T]``.
+
+    The projection is exact for every Gaussian client: it matches mean and variance of each weight,
+    loc = Σ p μ_i and scale² = Σ p [σ²_i + (μ_i - loc)²] (Zhang et al. 2022, section 3).
+
+    Example:
+        >>> import torch
+        >>> rows = GaussianRows(torch.tensor([[0.0], [2.0]]), torch.ones(2, 1))
+        >>> MeanField().project(rows, torch.ones(2), {})
+        {'loc': tensor([1.]), 'scale': tensor([1.4142])}
+    """
+
+    name = "mean-field"
+
+    def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
+        """An ``Independent(Normal)`` of event shape ``[T]``."""
+        return dist.Normal(w["loc"], w["scale"]).to_event(1)
+
+    def project(
+        self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Moment matching; ``previous`` is not used."""
+        loc, scale = moments(rows, weights)
+        return {"loc": loc, "scale": scale}
+
+
+@dataclass(frozen=True)
+class Laplace(ServerFamily):
     """Independent Laplace distributions of density exp(-|θ - loc| / scale) / (2 scale), by ``loc [T]``, ``scale [T]``.
 
     The projection is exact up to root finding, for every Gaussian client: loc is the median of the mixture of the
@@ -50,24 +79,20 @@ class Laplace(LocScaleFamily):
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Median and mean distance, in float64; ``previous`` is not used."""
-        p, parts = shares(rows, weights).unsqueeze(1), []
-        for block in column_blocks(rows, 8):
-            mu, sigma = rows.loc[:, block].double(), _std(rows, block)
+        p = shares(rows, weights).unsqueeze(1)
+
+        def solve(block: slice, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
             loc = _median(mu, sigma, p)
-            z = (mu - loc) / sigma
-            folded = math.sqrt(2.0 / math.pi) * torch.exp(-0.5 * z.square())
-            folded = folded + z * torch.erf(z / math.sqrt(2.0))
-            parts.append(torch.stack([loc, (p * sigma * folded).sum(0)]))
-        loc, scale = torch.cat(parts, 1).to(rows.loc.dtype)
-        return {"loc": loc, "scale": scale}
+            return loc, (p * sigma * folded_mean((mu - loc) / sigma)).sum(0)
+
+        return _by_block(rows, 8, solve)
 
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
         """Standard deviations ``[T]``, √2 scale."""
         return math.sqrt(2.0) * w["scale"]
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
-        # At distance E|θ - loc| = scale, so that projecting it gives w back.
+        """As for all families: at distance E|θ - loc| = scale, so that projecting it gives w back."""
         return w["loc"], math.sqrt(math.pi / 2.0) * w["scale"]
 
     def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
@@ -78,7 +103,7 @@ class Laplace(LocScaleFamily):
 
 
 @dataclass(frozen=True)
-class StudentT(LocScaleFamily):
+class StudentT(ServerFamily):
     """Independent Student t distributions of fixed degrees of freedom, by ``loc [T]`` and ``scale [T]``.
 
     The projection has no closed form. For every weight EM (Lange, Little and Taylor 1989, in the faster form of Kent,
@@ -119,27 +144,28 @@ class StudentT(LocScaleFamily):
         p, start = shares(rows, weights), self.start(*moments(rows, weights))
         nodes, node_weights = (torch.as_tensor(v).to(p) for v in hermegauss(NODES))
         share = (p[:, None, None] * (node_weights / node_weights.sum())[:, None]).flatten(0, 1)
-        parts = []
-        for block in column_blocks(rows, 3 * NODES):
-            mu, sigma = rows.loc[:, block].double(), _std(rows, block)
+
+        def solve(block: slice, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
             points = (mu.unsqueeze(1) + sigma.unsqueeze(1) * nodes[:, None]).flatten(0, 1)
             loc, scale = (start[name][block].double() for name in ("loc", "scale"))
-            parts.append(torch.stack(_student(points, share, loc, scale, self.df)))
-        loc, scale = torch.cat(parts, 1).to(rows.loc.dtype)
-        return {"loc": loc, "scale": scale}
+            return _student(points, share, loc, scale, self.df)
+
+        return _by_block(rows, 3 * NODES, solve)
 
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
         """Standard deviations ``[T]``."""
         return w["scale"] * math.sqrt(self.df / (self.df - 2.0))
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation ``[T]`` of the mean-field Gaussian nearest to w, argmin_q KL(q‖w)."""
+        """As for all families; the scale times a constant of the degrees of freedom."""
         return w["loc"], _nearest_ratio(self.df) * w["scale"]
 
     def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
         """One draw ``[T]`` from two uniform numbers a weight (Bailey 1994, Math. Comp. 62)."""
-        size, angle = (torch.rand(len(w["loc"]), generator=generator,
-            dtype=torch.float64, device=w["loc"].device) for _ in range(2))  # fmt: skip
+        size, angle = (
+            torch.empty_like(w["loc"], dtype=torch.float64).uniform_(generator=generator)
+            for _ in range(2)
+        )
         size = 1.0 - size  # in (0, 1]
         radius = (self.df * torch.expm1(-2.0 / self.df * size.log())).sqrt()
         return w["loc"] + w["scale"] * (radius * torch.cos(2.0 * math.pi * angle)).to(w["loc"])
@@ -150,23 +176,32 @@ def _nearest_ratio(df: float) -> float:
     """The σ of the Gaussian nearest to a t of scale 1: where E[(ν + 1) σ²z² / (ν + σ²z²)] = 1, z ~ N(0, 1)."""
     nodes, weights = hermegauss(4 * NODES)
     weights = weights / weights.sum()
-    low, high = 0.5, 4.0
-    for _ in range(60):
-        sigma = 0.5 * (low + high)
+
+    def excess(sigma: float) -> float:
         square = (sigma * nodes) ** 2
-        if float((weights * (df + 1.0) * square / (df + square)).sum()) < 1.0:
-            low = sigma
-        else:
-            high = sigma
-    return 0.5 * (low + high)
+        return float((weights * (df + 1.0) * square / (df + square)).sum()) - 1.0
+
+    return float(brentq(excess, 0.5, 4.0, xtol=1e-15))
 
 
-def _std(rows: GaussianRows, block: slice) -> Tensor:
-    """Marginal standard deviations ``[S, block]`` in float64."""
-    variance = rows.scale[:, block].double().square()
-    if rows.factor is not None:
-        variance = variance + rows.factor[:, block].double().square().sum(-1)
-    return variance.sqrt()
+def folded_mean(z: Tensor) -> Tensor:
+    """E|x| of x ~ N(z, 1), the mean of a folded normal."""
+    mean = math.sqrt(2.0 / math.pi) * torch.exp(-0.5 * z.square())
+    return mean + z * torch.erf(z / math.sqrt(2.0))
+
+
+def _by_block(
+    rows: GaussianRows,
+    copies: int,
+    solve: Callable[[slice, Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> dict[str, Tensor]:
+    """``loc`` and ``scale``, solved in float64 for a block of weights at a time, by the rows' marginals."""
+    parts = []
+    for block in column_blocks(rows, copies):
+        marginals = rows.columns(block)
+        parts.append(torch.stack(solve(block, marginals.loc, marginals.std)))
+    loc, scale = torch.cat(parts, 1).to(rows.loc.dtype)
+    return {"loc": loc, "scale": scale}
 
 
 def _median(mu: Tensor, sigma: Tensor, p: Tensor) -> Tensor:

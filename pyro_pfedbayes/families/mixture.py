@@ -11,10 +11,9 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.base import LocFamily
+from pyro_pfedbayes.families.base import ServerFamily
 from pyro_pfedbayes.families.rows import GaussianRows, column_blocks, moments, shares
 
 STARTS = 3
@@ -23,7 +22,7 @@ _LEAST_SHARE = 1e-6  # of a component: one of share 0 could never win a client b
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-class GaussianMixture(TorchDistribution):  # type: ignore[misc]
+class GaussianMixture(dist.MixtureSameFamily):  # type: ignore[misc]
     """Σ_k π_k Π_t N(θ_t; loc_kt, scale²_kt): one component for the whole vector, not one a weight.
 
     Args:
@@ -38,74 +37,42 @@ class GaussianMixture(TorchDistribution):  # type: ignore[misc]
         (torch.Size([1]), tensor([0.]), tensor([2.]))
     """
 
-    arg_constraints = {  # noqa: RUF012
-        "logits": constraints.real_vector,
-        "loc": constraints.independent(constraints.real, 2),
-        "scale": constraints.independent(constraints.positive, 2),
-    }
-    support = constraints.real_vector
-    has_rsample = False
-
     def __init__(
         self, logits: Tensor, loc: Tensor, scale: Tensor, validate_args: bool | None = None
     ) -> None:
         batch = torch.broadcast_shapes(logits.shape[:-1], loc.shape[:-2], scale.shape[:-2])
-        self.logits = logits.expand(*batch, *logits.shape[-1:])
-        self.loc, self.scale = (
-            loc.expand(*batch, *loc.shape[-2:]),
-            scale.expand(*batch, *loc.shape[-2:]),
+        component = dist.Normal(loc, scale, validate_args=validate_args).to_event(1)
+        super().__init__(
+            dist.Categorical(logits=logits.expand(*batch, -1), validate_args=validate_args),
+            component.expand((*batch, loc.shape[-2])),
+            validate_args=validate_args,
         )
-        super().__init__(batch, loc.shape[-1:], validate_args=validate_args)
 
     @property
     def log_shares(self) -> Tensor:
         """Log of the shares π, ``[..., K]``."""
-        return torch.log_softmax(self.logits, -1)
+        return torch.log_softmax(self.mixture_distribution.logits, -1)
 
     @property
-    def mean(self) -> Tensor:
-        """Means ``[..., T]``."""
-        return (self.log_shares.exp().unsqueeze(-1) * self.loc).sum(-2)
+    def loc(self) -> Tensor:
+        """Means ``[..., K, T]``."""
+        loc: Tensor = self.component_distribution.mean
+        return loc
 
     @property
-    def variance(self) -> Tensor:
-        """Marginal variances ``[..., T]``: within components and between them."""
-        spread = self.scale.square() + (self.loc - self.mean.unsqueeze(-2)).square()
-        return (self.log_shares.exp().unsqueeze(-1) * spread).sum(-2)
+    def scale(self) -> Tensor:
+        """Standard deviations ``[..., K, T]``."""
+        scale: Tensor = self.component_distribution.base_dist.scale
+        return scale
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> GaussianMixture:
         """The same over more batch dimensions."""
-        batch, event = torch.Size(batch_shape), self.loc.shape[-2:]
-        return GaussianMixture(
-            self.logits.expand(*batch, *event[:1]),
-            self.loc.expand(*batch, *event),
-            self.scale.expand(*batch, *event),
-            validate_args=False,
-        )
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density ``[...]`` in nats of ``value [..., T]``."""
-        if self._validate_args:
-            self._validate_sample(value)
-        z = (value.unsqueeze(-2) - self.loc) / self.scale
-        each = -(0.5 * z.square() + self.scale.log() + _HALF_LOG_2PI).sum(-1)
-        return torch.logsumexp(self.log_shares + each, -1)
-
-    @torch.no_grad()
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws ``[*sample_shape, ..., T]``; a component is drawn first, so there is no gradient."""
-        shape = torch.Size(sample_shape) + self.batch_shape
-        component = dist.Categorical(logits=self.logits, validate_args=False).sample(sample_shape)
-        index = component[..., None, None].expand(*shape, 1, *self.event_shape)
-        loc, scale = (
-            value.expand(*shape, *value.shape[-2:]).gather(-2, index).squeeze(-2)
-            for value in (self.loc, self.scale)
-        )
-        return loc + scale * torch.randn_like(loc)
+        wider: GaussianMixture = super().expand(batch_shape, _instance or self.__new__(type(self)))
+        return wider
 
 
 @dataclass(frozen=True)
-class Mixture(LocFamily):
+class Mixture(ServerFamily):
     """W = Σ_k π_k Π N(loc_k, scale²_k), by ``logits [K]``, ``loc [K, T]`` and ``scale [K, T]``.
 
     The divergence to a mixture has no closed form. The projection lowers, by EM, the bound that clients use too (see
@@ -132,7 +99,6 @@ class Mixture(LocFamily):
     name = "mixture"
 
     def __post_init__(self) -> None:
-        """Check the number of components."""
         if self.components < 1:
             raise UserError(f"a mixture has {self.components} components: give at least 1")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,13 +77,13 @@ class GaussianRows:
         """Marginal standard deviations ``[S, T]``."""
         return self.scale if self.factor is None else self.variance.sqrt()
 
+    def columns(self, block: slice) -> GaussianRows:
+        """The weights in ``block`` of all clients, in float64."""
+        return self._map(lambda value: value[:, block].double())
+
     @staticmethod
     def cat(parts: Sequence[GaussianRows]) -> GaussianRows:
-        """Join the rows of several groups of clients.
-
-        Args:
-            parts: At least one, of equal T and R.
-        """
+        """Join the rows of several groups of clients, of equal T and R."""
         if len({(part.num_weights, part.rank) for part in parts}) != 1:
             sizes = [(part.num_weights, part.rank) for part in parts]
             raise UserError(f"rows have sizes (T, R) of {sizes}: give at least one, all alike")
@@ -95,26 +95,17 @@ class GaussianRows:
         )
 
     def select(self, index: Sequence[int] | Tensor) -> GaussianRows:
-        """Rows of some clients, in the order asked for.
-
-        Args:
-            index: Client numbers, as a sequence or an integer tensor.
-        """
+        """Rows of some clients, by their numbers, in that order."""
         chosen = torch.as_tensor(index, dtype=torch.int64, device=self.loc.device)
-        return GaussianRows(
-            self.loc[chosen],
-            self.scale[chosen],
-            None if self.factor is None else self.factor[chosen],
-        )
+        return self._map(lambda value: value[chosen])
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> GaussianRows:
+        factor = None if self.factor is None else change(self.factor)
+        return GaussianRows(change(self.loc), change(self.scale), factor)
 
 
 def shares(rows: GaussianRows, weights: Tensor) -> Tensor:
-    """Importance weights as shares that sum to 1, float64 ``[S]``, on the rows' device.
-
-    Args:
-        rows: S clients.
-        weights: Relative importance ``[S]``, >= 0.
-    """
+    """Relative importance ``weights [S]``, >= 0, as shares that sum to 1, float64, on the rows' device."""
     p = weights.detach().to(rows.loc.device, torch.float64)
     if p.shape != (rows.clients,):
         raise UserError(f"weights have shape {list(p.shape)}: give one for each of {rows.clients}")
