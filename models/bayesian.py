@@ -230,15 +230,7 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
         return self.with_prior(self.prior.to(device))
 
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Network outputs for given weights.
-
-        Args:
-            weights: Tensors ``[*shape]``, or ``[N, *shape]`` for a stack of networks.
-            x: Inputs ``[n, *features]``, or ``[N, n, *features]`` for a stack.
-
-        Returns:
-            ``[n, k]`` or ``[N, n, k]``.
-        """
+        """Outputs ``[n, k]`` for weights ``[*shape]`` and inputs ``[n, *features]``; all ``[N, ...]`` for a stack."""
         constants = dict(self.constants.items())
 
         def call(weights: dict[str, Tensor], x: Tensor) -> Tensor:

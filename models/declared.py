@@ -26,34 +26,24 @@ PrivateGuide = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Declaration:
-    """Who knows what about each site, and in which families.
+    """Who knows what about each site, and in which families."""
 
-    Attributes:
-        shapes: Of every latent site in unconstrained coordinates, in one order.
-        roles: Of every site.
-        server: The family Q_w of the server's w over the shared sites.
-        guide: The family Q_i of the clients' q^i over the shared sites.
-        private_guide: Makes the AutoGuide of the private sites; None for mean-field Normals.
-        own_prior: Whether in the first round the model's own priors stand where the server's w stands later.
-    """
-
+    # Of every latent site in unconstrained coordinates, in one order
     shapes: Mapping[str, tuple[int, ...]]
     roles: Mapping[str, Role]
-    server: ServerFamily = field(default_factory=MeanField)
-    guide: ClientFamily = field(default_factory=MeanFieldNormal)
+    server: ServerFamily = field(default_factory=MeanField)  # of w over the shared sites
+    guide: ClientFamily = field(default_factory=MeanFieldNormal)  # of q^i over them
+    # Makes the AutoGuide of the private sites; None for mean-field Normals
     private_guide: PrivateGuide | None = None
-    own_prior: bool = False
+    own_prior: bool = False  # in the first round the model's own priors stand in for w
 
     def __post_init__(self) -> None:
-        for field_name, given, verb in (
-            ("server", self.server, "project"),
-            ("guide", self.guide, "draw"),
+        for field_name, given, method, example in (
+            ("server", self.server, "project", "families.Laplace()"),
+            ("guide", self.guide, "draw", "families.FullRankNormal()"),
         ):
-            if isinstance(given, type) or not hasattr(given, verb):
+            if isinstance(given, type) or not hasattr(given, method):
                 shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
-                example = (
-                    "families.Laplace()" if field_name == "server" else "families.FullRankNormal()"
-                )
                 raise UserError(
                     f"{field_name} is {shown}; give a {field_name} family, such as {example} (docs/families.md)"
                 )
@@ -113,70 +103,48 @@ class DeclaredModel(Protocol):
     @property
     def declaration(self) -> Declaration:
         """Sites, roles and families."""
-        ...
 
     @property
     def start(self) -> MeanFieldGaussian:
         """Where every site begins, in unconstrained coordinates; unstacked."""
-        ...
 
     @property
     def outcome(self) -> Outcome:
         """Whether an observation is a class or a number."""
-        ...
 
     @property
     def covariates(self) -> tuple[str, ...]:
         """Data columns that the model takes beside x; they are the last columns of its inputs."""
-        ...
 
     def client_program(self, x: Tensor, y: Tensor | None = None) -> Any:
         """The generative program of ONE client in the sites' own coordinates, with its own priors.
 
-        Args:
-            x: Inputs ``[b, *features]``, covariates last.
-            y: Observations ``[b]`` of site ``"y"``; None to draw them.
+        ``x [b, *features]``, covariates last; ``y [b]`` at site ``"y"``, None to draw them.
         """
-        ...
 
     def sites_program(self) -> Any:
         """Draw one client's latent sites from their own priors, without its data."""
-        ...
 
     def event_dim(self, name: str) -> int:
         """Dimensions of a site that are one event."""
-        ...
 
     def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Site values ``[..., *shape]`` from unconstrained coordinates."""
-        ...
 
     def transform(self, name: str) -> dist.transforms.Transform | None:
         """From unconstrained coordinates to a site's own; None for the identity."""
-        ...
 
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> dist.TorchDistribution:
         """Distribution of the observations, batch ``[n]``, for given values of all sites."""
-        ...
 
     def predict(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Class probabilities ``[n, C]`` or predictive means ``[n]`` for given values of all sites."""
-        ...
 
     def moved(self, device: Any) -> DeclaredModel:
         """The same model on a device."""
-        ...
 
     def check_covariates(self, columns: Mapping[str, Tensor]) -> None:
         """Refuse covariates ``[n]`` that the model cannot take (UserError)."""
-        ...
 
     def check_fits(self, x: Tensor, y: Tensor, where: str) -> None:
-        """Refuse data that the model cannot take.
-
-        Args:
-            x: Inputs of a few examples, covariates last.
-            y: All observations.
-            where: What to call the data.
-        """
-        ...
+        """Refuse data that the model cannot take: a few inputs ``x``, covariates last, and all observations ``y``."""

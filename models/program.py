@@ -301,24 +301,14 @@ def _reason(problem: Exception) -> str:
 def observed(
     program: Callable[..., Any], values: Mapping[str, Tensor], x: Tensor
 ) -> dist.TorchDistribution:
-    """The distribution at site ``y`` when a program runs with some of its sites given.
-
-    Args:
-        program: ``program(x, y)``.
-        values: Of sites, in their own coordinates; the others are drawn.
-        x: Inputs ``[n, *features]``.
-    """
+    """The distribution at site ``y`` of a program of (x, y) with ``values`` of some sites given; others are drawn."""
     given = poutine.condition(program, data=dict(values)) if values else program
     fn: dist.TorchDistribution = site_trace(given, x, None)[OBSERVATION]["fn"]
     return fn
 
 
 class Unmasked(Messenger):  # type: ignore[misc]
-    """Let only some rows of the observation count.
-
-    Args:
-        known: True for those ``[b]``.
-    """
+    """Let only the rows ``known [b]`` of the observation count."""
 
     def __init__(self, known: Tensor) -> None:
         super().__init__()

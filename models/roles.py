@@ -19,19 +19,14 @@ PriorSpec: TypeAlias = dist.TorchDistribution | Callable[[], dist.TorchDistribut
 class Role:
     """What becomes of a weight in a federation.
 
-    Attributes:
-        kind: ``"shared"``: the server's w is its prior, and q^i is sent to the server (the paper);
-            ``"private"``: it has a prior of its own and never leaves the client;
-            ``"point"``: one number, no distribution, averaged by the server; in personal rounds a client's own.
-        prior: Of a private weight of a network; None for ``Normal(0, 1)``, or for what the program itself says.
+    ``"shared"``: the server's w is its prior, and q^i is sent to the server (the paper); ``"private"``: it has a prior
+    of its own and never leaves the client; ``"point"``: one number, no distribution, averaged by the server, in
+    personal rounds a client's own.
     """
 
     kind: Literal["shared", "private", "point"]
     prior: PriorSpec | None = None
-
-
-SHARED = Role("shared")
-POINT = Role("point")
+    """Of a private weight of a network; None for ``Normal(0, 1)``, or for what the program itself says."""
 
 
 def Private(prior: PriorSpec | None = None) -> Role:  # noqa: N802  (reads as the value it makes)
@@ -46,11 +41,7 @@ def Private(prior: PriorSpec | None = None) -> Role:  # noqa: N802  (reads as th
 
 
 def assign_roles(names: Iterable[str], roles: Mapping[str, Role | str] | None) -> dict[str, Role]:
-    """The role of each site, by name pattern; sites that no pattern matches are shared.
-
-    Args:
-        names: The sites.
-        roles: Roles, or their names, by pattern (``"head.*"``; ``*``, ``?`` and ``[…]`` as in a shell).
+    """The role of each site, by name pattern (``*``, ``?`` and ``[…]`` as in a shell); other sites are shared.
 
     Example:
         >>> found = assign_roles(["fc1.weight", "head.weight"], {"head.*": "private"})
@@ -63,7 +54,7 @@ def assign_roles(names: Iterable[str], roles: Mapping[str, Role | str] | None) -
         )
     names = list(names)
     owner: dict[str, str] = {}
-    found = dict.fromkeys(names, SHARED)
+    found = dict.fromkeys(names, Role("shared"))
     for pattern, given in (roles or {}).items():
         role = _role(given, pattern)
         matched = [name for name in names if fnmatch.fnmatchcase(name, pattern)]

@@ -27,16 +27,11 @@ PROTOTYPES = 31
 
 @dataclass(frozen=True)
 class Site:
-    """One latent site.
+    """One latent site."""
 
-    Attributes:
-        shape: Of its value in unconstrained coordinates.
-        event_dim: How many of these dimensions are one event, the others belong to plates.
-        transform: From unconstrained coordinates to the site's own; None for the identity.
-    """
-
-    shape: tuple[int, ...]
-    event_dim: int
+    shape: tuple[int, ...]  # of its value in unconstrained coordinates
+    event_dim: int  # how many of these dimensions are one event; the others belong to plates
+    # From unconstrained coordinates to its own; None for the identity
     transform: dist.transforms.Transform | None
 
 
@@ -76,11 +71,7 @@ def is_bookkeeping(message: Mapping[str, Any]) -> bool:
 
 
 def find_sites(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Site]:
-    """The latent sites of a trace.
-
-    Args:
-        nodes: What `site_trace` found.
-    """
+    """The latent sites of a trace."""
     found: dict[str, Site] = {}
     for name, node in nodes.items():
         if name == OBSERVATION or node["is_observed"]:
@@ -112,11 +103,7 @@ def find_sites(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Site]:
 
 
 class HasSites:
-    """What a model says about its sites.
-
-    Attributes:
-        sites: Latent sites by name.
-    """
+    """What a model says about its latent sites."""
 
     sites: Mapping[str, Site]
 
@@ -130,11 +117,11 @@ class HasSites:
 
     def constrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Site values from unconstrained coordinates."""
-        out = {}
-        for name, value in values.items():
-            transform = self.sites[name].transform
-            out[name] = value if transform is None else transform(value)
-        return out
+        sites = self.sites
+        return {
+            name: value if (transform := sites[name].transform) is None else transform(value)
+            for name, value in values.items()
+        }
 
 
 def typical_values(

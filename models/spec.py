@@ -13,7 +13,7 @@ from pyro_pfedbayes.errors import UserError
 class DataSpec:
     """Shape of one example and kind of its outcome: all that a builder may know of the data.
 
-    Attributes:
+    Args:
         feature_shape: Shape of one example, ``(1, 28, 28)`` for an image of MNIST and ``()`` for a single number.
         num_classes: Number of classes, or 0 where the outcome is a number.
         seed: Seed of whatever a builder draws, such as initial weights.
@@ -47,22 +47,7 @@ class DataSpec:
         return math.prod(self.feature_shape)
 
     def expect(self, outcome: Literal["class", "number"], model: str) -> None:
-        """Check that the data have the kind of outcome that a model is about.
-
-        Args:
-            outcome: What the model is about.
-            model: Its name, for the message.
-
-        Raises:
-            UserError: They have the other kind.
-
-        Example:
-            >>> DataSpec((4,), num_classes=3).expect("number", "poisson")
-            Traceback (most recent call last):
-            ...
-            pyro_pfedbayes.errors.UserError: model poisson is about numbers, but the data have 3 classes; choose a
-                model of classes such as mlp, or read the outcomes as numbers
-        """
+        """Refuse data (UserError) that do not have the kind of outcome that the named model is about."""
         if outcome == "number" and self.num_classes:
             raise UserError(
                 f"model {model} is about numbers, but the data have {self.num_classes} classes; "

@@ -30,15 +30,7 @@ class TensorTable(nn.Module):
 
 
 def initial_gaussian(network: nn.Module, rho: float = PAPER_RHO) -> MeanFieldGaussian:
-    """The server's Gaussian before any training.
-
-    Args:
-        network: Module whose parameters, as they stand, become the means.
-        rho: Every standard deviation is ``softplus(rho)``.
-
-    Returns:
-        An unstacked Gaussian over the network's named weights.
-    """
+    """The server's first Gaussian: means as the network's parameters stand, deviations ``softplus(rho)``."""
     loc = {name: weight.detach().clone() for name, weight in weights_of(network).items()}
     if not loc:
         raise UserError(
