@@ -22,7 +22,7 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families import MeanFieldNormal
 from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.inference.beliefs.private_guides import PRIVATE, PrivateAutoGuide
-from pyro_pfedbayes.inference.beliefs.site_substitution import Lift
+from pyro_pfedbayes.inference.beliefs.site_substitution import SiteSubstitution
 from pyro_pfedbayes.inference.objective.elbo import ClientELBO
 from pyro_pfedbayes.inference.objective.estimators import (
     Census,
@@ -31,7 +31,7 @@ from pyro_pfedbayes.inference.objective.estimators import (
     PartlyDrawn,
     Watch,
 )
-from pyro_pfedbayes.inference.objective.replayed_noise import NoiseTape
+from pyro_pfedbayes.inference.objective.replayed_noise import ReplayedNoise
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 POINT = "point"
@@ -50,14 +50,8 @@ def client_problem(
 ) -> Callable[[Tensor, Tensor], None]:
     """The generative side of one client's problem, as a Pyro program of (x, y) in unconstrained coordinates.
 
-    Args:
-        model: The declared model.
-        w: Stands in for the priors of shared sites, which become one site `THETA`; None for the model's own.
-        points: The point estimates, flat; None if there are none.
-        zeta: Factor on the log-densities of latent sites.
-        data_scale: Factor on the log-likelihood.
-        mask: True for rows that count ``[b]``; None if all do.
-        layers: Told which values weights have; None for plain draws.
+    ``w`` stands in for the priors of shared sites, which become one site `THETA` (None: the model's own), ``points``
+    are the point estimates, flat, and ``layers`` learns which values weights have.
     """
     declared = model.declaration
 
@@ -67,27 +61,23 @@ def client_problem(
             with poutine.scale(scale=zeta):
                 theta = pyro.sample(THETA, w)
             given |= declared.shared.unflatten(theta)
-        with Lift(model, given, zeta, data_scale, mask, layers), layers or nullcontext():
+        with (
+            SiteSubstitution(model, given, zeta, data_scale, mask, layers),
+            layers or nullcontext(),
+        ):
             model.client_program(x, y)
 
     return program
 
 
 @dataclass(frozen=True)
-class LiftedObjective:
-    """Negative ELBO of one client of a declared model, as a function of flat tensors.
-
-    Attributes:
-        model: The declared model.
-        own_prior: Whether the model's own priors stand in for the server's w (the first round).
-        estimator: Variance reduction; None for plain draws of the weights.
-        private: The AutoGuide of the private sites; None for mean-field Normals.
-    """
+class ClientLoss:
+    """Negative ELBO of one client of a declared model, as a function of flat tensors."""
 
     model: DeclaredModel
-    own_prior: bool = False
-    estimator: Estimator | None = None
-    private: PrivateAutoGuide | None = None
+    own_prior: bool = False  # the model's own priors stand in for w (the first round)
+    estimator: Estimator | None = None  # None for plain draws of the weights
+    private: PrivateAutoGuide | None = None  # of private sites; None for mean-field Normals
     _elbo: ClientELBO = field(default_factory=ClientELBO, repr=False)
 
     def __call__(
@@ -101,33 +91,25 @@ class LiftedObjective:
         y: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
-        """Loss of one draw, a scalar in nats.
+        """Loss of one draw, a scalar in nats; arguments are those of `GradientEngine` for one client.
 
-        Args:
-            params: Unconstrained parameters of q^i by name, flat, without client dimension.
-            prior: The server's w, as its family holds it.
-            zeta: Weight of the KL divergence, a scalar.
-            data_scale: n_i / c_i, a scalar.
-            noise: Standard normal numbers, as many as `rehearse` says.
-            x: Inputs ``[b, *features]``.
-            y: Observations ``[b]``.
-            mask: True where a row counts ``[b]``, or None.
+        ``noise`` holds as many standard normal numbers as `noise_size` says.
         """
-        return self._run(NoiseTape(noise), params, prior, zeta, data_scale, x, y, mask)
+        return self._run(ReplayedNoise(noise), params, prior, zeta, data_scale, x, y, mask)
 
-    def rehearse(
+    def noise_size(
         self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor
     ) -> int:
-        """Run once without noise, to see how many numbers a draw takes."""
-        tape = NoiseTape(None)
+        """How many numbers a draw takes, from a run without noise."""
+        noise = ReplayedNoise(None)
         one = torch.ones((), dtype=x.dtype, device=x.device)
         with torch.no_grad():
-            self._run(tape, params, prior, one, one, x, y, None)
-        if self.estimator is None and tape.used != self._guide_noise(params):
+            self._run(noise, params, prior, one, one, x, y, None)
+        if self.estimator is None and noise.used != self._guide_noise(params):
             raise UserError(
                 "the program draws random numbers of its own (torch.randn or the like); draw them at a pyro.sample site"
             )
-        return tape.used
+        return noise.used
 
     def _guide_noise(self, params: Mapping[str, Tensor]) -> int:
         """Numbers that the guide takes for a draw."""
@@ -144,18 +126,18 @@ class LiftedObjective:
         """Which weights variance reduction may be used for, found by running it."""
         one = torch.ones((), dtype=x.dtype, device=x.device)
         stream = torch.Generator().manual_seed(0)
-        noise = torch.randn(self.rehearse(params, prior, x, y), generator=stream).to(one)
+        noise = torch.randn(self.noise_size(params, prior, x, y), generator=stream).to(one)
         found = []
         for census in (Census(len(x)), Census(len(x), odd=True)):
             rows = census.rows.to(x.device)
             with torch.enable_grad():
-                loss = self._run(NoiseTape(noise), params, prior, one, one, x, y, rows, census)
+                loss = self._run(ReplayedNoise(noise), params, prior, one, one, x, y, rows, census)
                 found.append(census.suited(loss))
         return found[0] & found[1]
 
     def _run(
         self,
-        tape: NoiseTape,
+        noise: ReplayedNoise,
         params: Mapping[str, Tensor],
         prior: Mapping[str, Tensor],
         zeta: Tensor,
@@ -168,7 +150,7 @@ class LiftedObjective:
         declared = self.model.declaration
         layers = None
         if self.estimator is not None:
-            layers = self.estimator.begin(self._moments(params), tape.take, watch)
+            layers = LayerNoise(self.estimator, self._moments(params), noise.take, watch)
 
         def guide(*_: Any) -> None:
             with poutine.scale(scale=zeta):
@@ -181,7 +163,7 @@ class LiftedObjective:
         points = params.get(POINT)
         model = client_problem(self.model, w, points, zeta, data_scale, mask, layers)
 
-        with tape:
+        with noise:
             return self._elbo.total_loss(model, guide, x, y)
 
     def _moments(self, params: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:

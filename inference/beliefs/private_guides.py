@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
-from pyro_pfedbayes.inference.beliefs.site_substitution import Lift
-from pyro_pfedbayes.inference.objective.replayed_noise import NoiseTape
+from pyro_pfedbayes.inference.beliefs.site_substitution import SiteSubstitution
+from pyro_pfedbayes.inference.objective.replayed_noise import ReplayedNoise
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
 from pyro_pfedbayes.models.sites import seeded
@@ -24,13 +24,10 @@ PRIVATE = "private."
 
 
 class PrivateAutoGuide:
-    """A Pyro AutoGuide as a function of flat parameters, so that clients can be stacked.
+    """A Pyro AutoGuide of the private sites ``names`` as a function of flat parameters, so that clients can be stacked.
 
-    Args:
-        make: Makes the guide from a model, such as the class ``AutoMultivariateNormal``.
-        model: Runs the private sites in unconstrained coordinates, on inputs that are nobody's: an AutoGuide
-            remembers the first batch it sees.
-        names: The private sites.
+    ``make`` makes it, such as the class ``AutoMultivariateNormal``, from ``model``, which runs the private sites in
+    unconstrained coordinates on inputs that are nobody's: an AutoGuide remembers the first batch it sees.
     """
 
     def __init__(self, make: Any, model: Any, names: list[str]) -> None:
@@ -81,13 +78,11 @@ class PrivateAutoGuide:
     ) -> tuple[dict[str, Tensor], int]:
         """A draw of the private sites, in unconstrained coordinates, and how much noise it took.
 
-        Args:
-            params: Flat parameters of one client.
-            noise: Standard normal numbers; None for zeros, which gives a Gaussian guide's mean.
+        Noise None is zeros, which gives a Gaussian guide's mean.
         """
-        with pyro_local(), torch.no_grad(), NoiseTape(noise) as tape:
+        with pyro_local(), torch.no_grad(), ReplayedNoise(noise) as replayed:
             trace = poutine.trace(self.sample).get_trace(params)
-        return {name: trace.nodes[name]["value"] for name in self._names}, tape.used
+        return {name: trace.nodes[name]["value"] for name in self._names}, replayed.used
 
 
 _GUIDES: WeakKeyDictionary[Any, PrivateAutoGuide] = WeakKeyDictionary()
@@ -104,7 +99,7 @@ def private_guide(model: DeclaredModel) -> PrivateAutoGuide | None:
 
         def unconstrained() -> None:
             one = next(iter(model.start.loc.values())).new_ones(())
-            with Lift(model, given, one, one, None):
+            with SiteSubstitution(model, given, one, one, None):
                 model.sites_program()
 
         _GUIDES[model] = PrivateAutoGuide(declared.private_guide, unconstrained, names)

@@ -14,16 +14,12 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.sites import OBSERVATION, is_bookkeeping
 
 
-class Lift(Messenger):  # type: ignore[misc]
+class SiteSubstitution(Messenger):  # type: ignore[misc]
     """Run a client's program in unconstrained coordinates, with some of its sites given.
 
-    Args:
-        model: Knows the sites' transforms.
-        given: Unconstrained values; their sites take them and are no random variables of the program any more.
-        zeta: Factor on the log-densities of latent sites.
-        data_scale: Factor on the log-likelihood.
-        mask: True for rows that count ``[b]``; None if all do.
-        layers: Told which values weights have; None for plain draws.
+    Sites take the unconstrained values ``given`` and are no random variables of the program any more; log-densities of
+    other latent sites are multiplied by ``zeta``, the log-likelihood of the rows in ``mask [b]`` by ``data_scale``;
+    ``layers`` learns which values weights have (None for plain draws).
     """
 
     def __init__(

@@ -24,10 +24,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families import ELEMENTWISE, MeanFieldNormal
 from pyro_pfedbayes.families.divergence import divergence
-from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
-from pyro_pfedbayes.inference.beliefs.client_objective import LiftedObjective
-from pyro_pfedbayes.inference.beliefs.guides import MeanFieldGuide, parameter_names
+from pyro_pfedbayes.inference.beliefs.client_objective import ClientLoss
+from pyro_pfedbayes.inference.beliefs.guides import MeanFieldGuide
 from pyro_pfedbayes.inference.beliefs.private_guides import private_guide
 from pyro_pfedbayes.inference.engine.graph_rewriting import untranspose_products
 from pyro_pfedbayes.inference.engine.noise import Noise
@@ -37,15 +36,19 @@ from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
 
+__all__ = ["ClientObjective", "EngineMode", "GradientEngine"]
+
 EngineMode = Literal["eager", "traced", "compiled"]
 
 Tensors = Mapping[str, Tensor]
-
 
 ClientObjective = Callable[
     [DeclaredModel, dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]], Tensor
 ]
 """From a model, parameters, what else is a client's own and what all have in common to a scalar."""
+
+Losses = Callable[[dict[str, Tensor], dict[str, Any], dict[str, Any]], Tensor]
+"""Of all clients ``[S]``, from three groups of tensors: the parameters to differentiate by, and two more."""
 
 
 class _Programs(nn.Module):
@@ -78,11 +81,9 @@ class GradientEngine:
     def __init__(
         self, model: DeclaredModel, mode: EngineMode = "eager", estimator: EstimatorKind = "plain"
     ) -> None:
-        self.model = model
-        self.mode = mode
-        self.estimator = estimator
+        self.model, self.mode, self.estimator = model, mode, estimator
         self._steps: dict[tuple[Any, ...], Callable[..., tuple[Tensor, ...]]] = {}
-        self._objectives: dict[tuple[Any, ...], tuple[LiftedObjective, int]] = {}
+        self._objectives: dict[tuple[Any, ...], tuple[ClientLoss, int]] = {}
         if estimator != "plain" and not isinstance(model.declaration.guide, MeanFieldNormal):
             raise UserError(
                 f"estimator is {estimator!r}, which needs a mean-field guide, "
@@ -92,15 +93,7 @@ class GradientEngine:
     def noise_size(
         self, params: Tensors, prior: Tensors, x: Tensor, y: Tensor, *, own_prior: bool = False
     ) -> int:
-        """How many standard normal numbers E one draw of one client takes.
-
-        Args:
-            params: Parameters of q^i, ``[S, ...]`` each.
-            prior: The server's w.
-            x: A batch ``[S, b, *features]``.
-            y: Its observations ``[S, b]``.
-            own_prior: As for calls.
-        """
+        """How many standard normal numbers E one draw of one client takes; arguments are those of a call."""
         if self._stacked(own_prior):
             return self.model.declaration.shared.size
         return self._objective(params, prior, x, y, own_prior)[1]
@@ -135,18 +128,16 @@ class GradientEngine:
         Returns:
             Losses ``[S]`` in nats, and the gradients of their sum, like ``params``.
         """
-        names, prior_names = tuple(params), tuple(prior)
-        inputs = (*params.values(), *prior.values(), zeta, data_scale, eps, x, y, mask)
-        shapes = tuple(None if t is None else (tuple(t.shape), t.dtype, t.device) for t in inputs)
-        key = (names, prior_names, own_prior, *shapes)
-        if key not in self._steps:
-            with pyro_local():
-                self._steps[key] = self._build(inputs, params, prior, x, y, own_prior)
-        # A recording holds no Pyro any more, and is spared the price of its settings.
-        settings = pyro_local() if self.mode == "eager" else contextlib.nullcontext()
-        with settings, torch.no_grad():
-            losses, *gradients = self._steps[key](*inputs)
-        return losses, dict(zip(names, gradients, strict=True))
+        rest = {
+            "zeta": zeta,
+            "data_scale": data_scale,
+            "eps": eps,
+            "x": x,
+            "y": y,
+            "mask": mask,
+        }
+        groups = (params, prior, rest)
+        return self._evaluate(own_prior, groups, lambda: self._losses(groups, own_prior))
 
     def differentiate(
         self,
@@ -157,8 +148,6 @@ class GradientEngine:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The value and gradient of any objective of one client, for each client of a cohort.
 
-        It is run, recorded or compiled as the client objective of pFedBayes is.
-
         Args:
             objective: A function of the module, or a frozen dataclass of settings: it is the key of the recording.
             params: What to differentiate by, ``[S, ...]`` each.
@@ -168,15 +157,25 @@ class GradientEngine:
         Returns:
             Values ``[S]``, and the gradients, like ``params``.
         """
-        groups = dict(params), {k: v for k, v in own.items() if v is not None}, dict(common or {})
+        groups = (params, {k: v for k, v in own.items() if v is not None}, common or {})
+        losses = torch.func.vmap(partial(objective, self.model), in_dims=(0, 0, None))
+        return self._evaluate(objective, groups, lambda: losses)
+
+    def _evaluate(
+        self,
+        key: Any,
+        groups: tuple[Tensors, Mapping[str, Tensor | None], Tensors | Mapping[str, Tensor | None]],
+        losses: Callable[[], Losses],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses and their gradients in the first group, by a step that is made once for each combination of shapes."""
         names = tuple(tuple(group) for group in groups)
         inputs = tuple(tensor for group in groups for tensor in group.values())
-        shapes = tuple((tuple(t.shape), t.dtype, t.device) for t in inputs)
-        key = (objective, names, shapes)
+        shapes = tuple(None if t is None else (tuple(t.shape), t.dtype, t.device) for t in inputs)
+        key = (key, names, shapes)
         if key not in self._steps:
             with pyro_local():
-                step = partial(_differentiated, self.model, objective, names)
-                self._steps[key] = self._recorded(step, inputs)
+                self._steps[key] = self._recorded(partial(_gradients, losses(), names), inputs)
+        # A recording holds no Pyro any more, and is spared the price of its settings.
         settings = pyro_local() if self.mode == "eager" else contextlib.nullcontext()
         with settings, torch.no_grad():
             values, *gradients = self._steps[key](*inputs)
@@ -196,32 +195,26 @@ class GradientEngine:
             and not own_prior
         )
 
-    def _build(
-        self,
-        inputs: tuple[Tensor | None, ...],
-        params: Tensors,
-        prior: Tensors,
-        x: Tensor,
-        y: Tensor,
-        own_prior: bool,
-    ) -> Callable[..., tuple[Tensor, ...]]:
-        stacked_prior = self._one_a_client(prior)
+    def _losses(
+        self, groups: tuple[Tensors, Tensors, Mapping[str, Any]], own_prior: bool
+    ) -> Losses:
+        params, prior, rest = groups
+        x, stacked_prior = rest["x"], self._one_a_client(prior)
         if self._stacked(own_prior):
             assert isinstance(self.model, BayesianModel)
-            programs = _Programs(self.model, len(x), stacked_prior)
-            step = _gradient_function(programs, self.model.layout)
-        else:
-            objective, _ = self._objective(params, prior, x, y, own_prior)
-            names = tuple(params), tuple(prior)
-            step = _lifted_gradient_function(objective, *names, stacked_prior, stack=True)
-            try:
-                with torch.no_grad():
-                    step(*inputs)
-            except RuntimeError as problem:
-                if "vmap" not in str(problem):
-                    raise
-                step = _lifted_gradient_function(objective, *names, stacked_prior, stack=False)
-        return self._recorded(step, inputs)
+            return partial(_stacked_losses, _Programs(self.model, len(x), stacked_prior))
+        objective, _ = self._objective(params, prior, x, rest["y"], own_prior)
+        dims = (0, 0 if stacked_prior else None, None, 0, 0, 0, 0, 0)
+        losses = partial(_mapped_losses, objective, dims, True)
+        try:
+            with torch.no_grad():
+                names = tuple(tuple(group) for group in groups)
+                _gradients(losses, names, *(t for group in groups for t in group.values()))
+        except RuntimeError as problem:
+            if "vmap" not in str(problem):
+                raise
+            return partial(_mapped_losses, objective, dims, False)
+        return losses
 
     def _recorded(
         self, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...]
@@ -242,144 +235,103 @@ class GradientEngine:
 
     def _objective(
         self, params: Tensors, prior: Tensors, x: Tensor, y: Tensor, own_prior: bool
-    ) -> tuple[LiftedObjective, int]:
+    ) -> tuple[ClientLoss, int]:
         """The objective of one client, and the noise that one draw takes, found by running it once."""
         key = (own_prior, tuple(x.shape[1:]))
         if key in self._objectives:
             return self._objectives[key]
         one = {name: value[0] for name, value in params.items()}
-        stacked_prior = self._one_a_client(prior)
-        w = {name: value[0] for name, value in prior.items()} if stacked_prior else prior
-        guide = private_guide(self.model)
-        objective = LiftedObjective(self.model, own_prior, private=guide)
+        w = {k: v[0] for k, v in prior.items()} if self._one_a_client(prior) else prior
+        objective = ClientLoss(self.model, own_prior, private=private_guide(self.model))
         try:
             with pyro_local():
                 if self.estimator != "plain":
-                    estimator = Estimator(self.estimator)
-                    probe = replace(objective, estimator=estimator)
-                    suited = probe.suited_sites(one, w, x[0], y[0])
-                    objective = replace(
-                        objective, estimator=self._fitted(estimator, suited, own_prior, one, w)
-                    )
-                size = objective.rehearse(one, w, x[0], y[0])
+                    objective = replace(objective, estimator=Estimator(self.estimator))
+                    suited = objective.suited_sites(one, w, x[0], y[0])
+                    fitted = self._fitted(self.estimator, suited, own_prior, one, w)
+                    objective = replace(objective, estimator=fitted)
+                size = objective.noise_size(one, w, x[0], y[0])
         except NotImplementedError as problem:
             raise UserError(f"the model cannot be trained: {problem}") from problem
         self._objectives[key] = objective, size
         return objective, size
 
     def _fitted(
-        self,
-        estimator: Estimator,
-        suited: frozenset[str],
-        own_prior: bool,
-        one: Tensors,
-        w: Tensors,
+        self, kind: EstimatorKind, suited: frozenset[str], own_prior: bool, one: Tensors, w: Tensors
     ) -> Estimator:
         declared = self.model.declaration
         if not suited:
             raise UserError(
-                f"estimator is {estimator.kind!r}, but no linear layer or convolution has a random weight to itself, "
+                f"estimator is {kind!r}, but no linear layer or convolution has a random weight to itself, "
                 "example by example; use estimator 'plain'"
             )
         undrawn: frozenset[str] = frozenset()
-        if estimator.kind == "local" and not own_prior and declared.shared.shapes:
+        if kind == "local" and not own_prior and declared.shared.shapes:
             q, p = declared.guide.distribution(one), declared.server.distribution(w)
             # A divergence that is estimated needs the draw itself.
             with contextlib.suppress(NotImplementedError):
                 divergence(q, p)
                 undrawn = suited & declared.shared.shapes.keys()
-        return replace(estimator, suited=suited, undrawn=undrawn)
+        return Estimator(kind, suited, undrawn)
 
 
-def _gradient_function(
-    programs: _Programs, layout: FlatLayout
-) -> Callable[..., tuple[Tensor, ...]]:
-    """Close over the programs only: every tensor that a step depends on is an argument."""
-
-    def step(
-        loc: Tensor,
-        rho: Tensor,
-        prior_loc: Tensor,
-        prior_scale: Tensor,
-        zeta: Tensor,
-        data_scale: Tensor,
-        eps: Tensor,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None,
-    ) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            loc, rho = loc.detach().requires_grad_(), rho.detach().requires_grad_()
-            tensors = {"model.zeta": zeta, "model.data_scale": data_scale}
-            locs, rhos = layout.unflatten(loc), layout.unflatten(rho)
-            priors = layout.unflatten(prior_loc), layout.unflatten(prior_scale)
-            for name in layout.shapes:
-                loc_name, rho_name = parameter_names(name)
-                tensors[f"guide.{loc_name}"] = locs[name]
-                tensors[f"guide.{rho_name}"] = rhos[name]
-                buffer = name.replace(".", "/")
-                tensors[f"model.prior_loc.{buffer}"] = priors[0][name]
-                tensors[f"model.prior_scale.{buffer}"] = priors[1][name]
-            losses = sum(
-                torch.func.functional_call(programs, tensors, (layout.unflatten(draw), x, y, mask))
-                for draw in eps.unbind(0)
-            ) / len(eps)
-            grad_loc, grad_rho = torch.autograd.grad(losses.sum(), (loc, rho))
-        return losses.detach(), grad_loc, grad_rho
-
-    return step
-
-
-def _lifted_gradient_function(
-    objective: LiftedObjective,
-    names: tuple[str, ...],
-    prior_names: tuple[str, ...],
-    stacked_prior: bool,
-    stack: bool,
-) -> Callable[..., tuple[Tensor, ...]]:
-    """The gradient of a client's objective, mapped over a cohort; every tensor that it depends on is an argument."""
-    prior_dim = 0 if stacked_prior else None
-
-    def step(*inputs: Any) -> tuple[Tensor, ...]:
-        params, rest = inputs[: len(names)], inputs[len(names) :]
-        prior = dict(zip(prior_names, rest[: len(prior_names)], strict=True))
-        zeta, data_scale, eps, x, y, mask = rest[len(prior_names) :]
-        dims = (0, prior_dim, None, 0, 0, 0, 0, None if mask is None else 0)
-        mapped = torch.func.vmap(objective, in_dims=dims) if stack else _looped(objective, dims)
-        with torch.enable_grad():
-            leaves = {
-                name: value.detach().requires_grad_()
-                for name, value in zip(names, params, strict=True)
-            }
-            each = [
-                mapped(leaves, prior, zeta, data_scale, draw, x, y, mask) for draw in eps.unbind(0)
-            ]
-            losses = torch.stack(each).mean(0)
-            gradients = torch.autograd.grad(
-                losses.sum(), tuple(leaves.values()), materialize_grads=True
-            )
-        return losses.detach(), *gradients
-
-    return step
-
-
-def _differentiated(
-    model: DeclaredModel,
-    objective: ClientObjective,
-    names: tuple[tuple[str, ...], ...],
-    *inputs: Tensor,
+def _gradients(
+    losses: Losses, names: tuple[tuple[str, ...], ...], *inputs: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Values of an objective ``[S]`` and their gradients, mapped over a cohort."""
+    """Losses ``[S]`` and the gradients of their sum in the first group; all that they depend on is an argument."""
     tensors = iter(inputs)
-    params, own, common = ({name: next(tensors) for name in group} for group in names)
+    params, second, third = ({name: next(tensors) for name in group} for group in names)
     with torch.enable_grad():
-        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        one = partial(objective, model)
-        values = torch.func.vmap(one, in_dims=(0, 0, None))(leaves, own, common)
+        leaves = {
+            name: value.detach().requires_grad_()
+            for name, value in params.items()
+            if value is not None
+        }
+        values = losses(leaves, second, third)
         gradients = torch.autograd.grad(
             values.sum(), tuple(leaves.values()), materialize_grads=True
         )
     return values.detach(), *gradients
+
+
+def _stacked_losses(
+    programs: _Programs, params: Tensors, prior: Tensors, rest: Mapping[str, Any]
+) -> Tensor:
+    """Mean over draws of the losses of the one stacked program, its tensors swapped for these."""
+    tensors = {"model.zeta": rest["zeta"], "model.data_scale": rest["data_scale"]}
+    layout = programs.model.layout
+    for place, flat in (
+        ("guide.locs.{}_unconstrained", params["loc"]),
+        ("guide.scales.{}_unconstrained", params["rho"]),
+        ("model.prior_loc.{}", prior["loc"]),
+        ("model.prior_scale.{}", prior["scale"]),
+    ):
+        for name, value in layout.unflatten(flat).items():
+            own = name if place.startswith("guide") else name.replace(".", "/")
+            tensors[place.format(own)] = value
+    batch = rest["x"], rest["y"], rest["mask"]
+    draws = rest["eps"].unbind(0)
+    losses: Tensor = sum(
+        torch.func.functional_call(programs, tensors, (layout.unflatten(draw), *batch))
+        for draw in draws
+    ) / len(draws)
+    return losses
+
+
+def _mapped_losses(
+    objective: ClientLoss,
+    dims: tuple[int | None, ...],
+    vectorised: bool,
+    params: Tensors,
+    prior: Tensors,
+    rest: Mapping[str, Any],
+) -> Tensor:
+    """Mean over draws of the losses of one client's objective, mapped over the cohort."""
+    zeta, data_scale, eps, x, y, mask = rest.values()
+    dims = dims if mask is not None else (*dims[:-1], None)
+    mapped = torch.func.vmap(objective, in_dims=dims) if vectorised else _looped(objective, dims)
+    each = [mapped(params, prior, zeta, data_scale, draw, x, y, mask) for draw in eps.unbind(0)]
+    return torch.stack(each).mean(0)
 
 
 def _looped(
@@ -387,19 +339,18 @@ def _looped(
 ) -> Callable[..., Tensor]:
     """One client after the other, for programs with operations that ``vmap`` does not know."""
 
+    def row(part: Any, dim: int | None, i: int) -> Any:
+        if dim is None:
+            return part
+        return {k: v[i] for k, v in part.items()} if isinstance(part, dict) else part[i]
+
     def mapped(*inputs: Any) -> Tensor:
         clients = len(inputs[dims.index(0, 3)])
-        losses = []
-        for i in range(clients):
-            row = [
-                part
-                if dim is None
-                else {k: v[i] for k, v in part.items()}
-                if isinstance(part, dict)
-                else part[i]
-                for part, dim in zip(inputs, dims, strict=True)
+        return torch.stack(
+            [
+                objective(*(row(p, dim, i) for p, dim in zip(inputs, dims, strict=True)))
+                for i in range(clients)
             ]
-            losses.append(objective(*row))
-        return torch.stack(losses)
+        )
 
     return mapped

@@ -40,28 +40,21 @@ Randn = Callable[[tuple[int, ...], Tensor], Tensor]
 
 
 class Watch(Protocol):
-    """Told how a program uses its weights."""
+    """Sees how a program uses its weights."""
 
     def layer(self, weight: str, bias: str | None, inputs: Tensor, out: Tensor) -> Tensor:
-        """A layer was computed; returns its outputs, which may be tampered with."""
-        ...
+        """A layer was computed; returns its outputs, which may be changed."""
 
     def elsewhere(self, name: str) -> None:
         """A weight went into something else."""
-        ...
 
 
 @dataclass
 class Census:
-    """How a program uses its weights, found in a run that computes layers as usual.
+    """How a program uses its weights, found in a run that computes layers as usual."""
 
-    Attributes:
-        examples: Rows b of the batch.
-        odd: Which of them the loss is of, every second one.
-    """
-
-    examples: int
-    odd: bool = False
+    examples: int  # rows b of the batch
+    odd: bool = False  # whether the loss is of rows 1, 3, 5, … instead of 0, 2, 4, …
     _layers: list[tuple[str, str | None, Tensor | None]] = field(default_factory=list)
     _elsewhere: Counter[str] = field(default_factory=Counter)
 
@@ -86,10 +79,8 @@ class Census:
     def suited(self, loss: Tensor) -> frozenset[str]:
         """Weights that one layer uses once, on rows that are examples, and nothing else; and their biases.
 
-        A layer's other rows must leave the loss alone. As dependence may go one way, both halves should be tried.
-
-        Args:
-            loss: Of the examples in `rows`.
+        A layer's other rows must leave the loss, that of the examples in `rows`, alone. As dependence may go one way,
+        both halves should be tried.
         """
         probes = [probe for _, _, probe in self._layers if probe is not None]
         touched: set[int] = set()
@@ -112,37 +103,18 @@ class Census:
 
 @dataclass(frozen=True)
 class Estimator:
-    """How the noise of layers is drawn.
-
-    Attributes:
-        kind: ``"local"`` or ``"flipout"``.
-        suited: Sites that it may be used for; None for all.
-        undrawn: Sites whose weights need no draw of their own, as only their layer sees them.
-    """
+    """How the noise of layers is drawn."""
 
     kind: EstimatorKind
-    suited: frozenset[str] | None = None
-    undrawn: frozenset[str] = frozenset()
-
-    def begin(self, moments: Moments, randn: Randn, watch: Watch | None = None) -> LayerNoise:
-        """The handler of one evaluation.
-
-        Args:
-            moments: Mean and standard deviation of each site whose guide is a Normal.
-            randn: Draws standard normal numbers of a shape, like a tensor.
-            watch: Told how weights are used, if given.
-        """
-        return LayerNoise(self, moments, randn, watch)
+    suited: frozenset[str] | None = None  # sites that it may be used for; None for all
+    undrawn: frozenset[str] = frozenset()  # sites that need no draw, as only their layer sees them
 
 
 class LayerNoise(TorchFunctionMode):
-    """Answers linear layers and convolutions whose weights were registered.
+    """Computes linear layers and convolutions whose weights were registered, with noise of their own.
 
-    Args:
-        estimator: What to do.
-        moments: Mean and standard deviation of sites.
-        randn: Source of noise.
-        watch: See `Estimator.begin`.
+    ``moments`` are mean and standard deviation of each site whose guide is a Normal, ``randn`` draws standard normal
+    numbers of a shape, like a tensor, and ``watch`` learns how weights are used.
     """
 
     def __init__(
@@ -151,7 +123,7 @@ class LayerNoise(TorchFunctionMode):
         super().__init__()
         self.estimator = estimator
         self.moments, self._randn, self._watch = moments, randn, watch
-        self.answered = 0
+        self.computed = 0
         self._known: dict[int, tuple[str, Tensor]] = {}
 
     def register(self, name: str, value: Tensor) -> None:
@@ -185,7 +157,7 @@ class LayerNoise(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Answer a layer; pass everything else on."""
+        """Compute a layer with its noise; pass everything else on."""
         kwargs = kwargs or {}
         if func in _LINEAR or func in _CONVOLUTIONS:
             return self._layer(func, *args, **kwargs)
@@ -218,7 +190,7 @@ class LayerNoise(TorchFunctionMode):
             out = self._flipout(func, input, weight, bias, site, *args, **kwargs)
         else:
             out = self._local(func, input, site, bias, bias_site)
-        self.answered += 1
+        self.computed += 1
         if self._watch is not None:
             out = self._watch.layer(site, bias_site, input, out)
         return out
@@ -283,10 +255,7 @@ class LayerNoise(TorchFunctionMode):
 class PartlyDrawn(dist.Normal):  # type: ignore[misc]
     """Normal whose draws leave some coordinates at their means, where nothing will look at them.
 
-    Args:
-        loc: Means ``[T]``.
-        scale: Standard deviations ``[T]``.
-        runs: Alternating lengths of stretches, drawn or not: pairs of length and whether it is drawn.
+    ``runs`` are alternating stretches of the ``T`` coordinates: pairs of length and whether it is drawn.
     """
 
     def __init__(self, loc: Tensor, scale: Tensor, runs: tuple[tuple[int, bool], ...]) -> None:

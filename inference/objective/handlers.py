@@ -20,7 +20,7 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.objective.estimators import Census, Estimator, LayerNoise
 
-REHEARSED_ROWS = 4
+PROBED_ROWS = 4
 
 
 @dataclass
@@ -75,22 +75,22 @@ class _Handler(Messenger):  # type: ignore[misc]
                 "where it sees the guide draw the weights"
             )
         super().__enter__()
-        self._answered = 0
+        self._computed = 0
         self._drawing: dict[str, Any] | None = None
         self._moments: dict[str, tuple[Tensor, Tensor]] = {}
         self._once = _Once()
-        self._live = Estimator(self.kind).begin(self._moments, _fresh_noise, self._once)
+        self._noise = LayerNoise(Estimator(self.kind), self._moments, _fresh_noise, self._once)
         self._open = contextlib.ExitStack()
-        self._open.enter_context(self._live)
+        self._open.enter_context(self._noise)
         return self
 
     def __exit__(self, *problem: Any) -> None:
         self._open.close()
         super().__exit__(*problem)
-        answered = self._answered + self._live.answered
+        computed = self._computed + self._noise.computed
         # Draws and their graphs need not live until the next use.
-        del self._live, self._moments, self._drawing
-        if not answered and problem[0] is None:
+        del self._noise, self._moments, self._drawing
+        if not computed and problem[0] is None:
             raise UserError(
                 f"{type(self).__name__} found no linear layer or convolution with a weight that a Normal of the guide "
                 "drew; take plain draws"
@@ -100,7 +100,7 @@ class _Handler(Messenger):  # type: ignore[misc]
         # Replayed values come from another distribution than the one that stands in the message.
         drawn = msg["value"] is None and not msg["done"] and not msg["is_observed"]
         self._drawing = msg if drawn else None
-        self._live.see_parameters(msg["fn"])
+        self._noise.see_parameters(msg["fn"])
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if msg is not self._drawing or msg["is_observed"]:
@@ -109,22 +109,22 @@ class _Handler(Messenger):  # type: ignore[misc]
         # Not of a transformed distribution: a LogNormal stands on a Normal and is none.
         while isinstance(base, torch.distributions.Independent | dist.MaskedDistribution):
             base = base.base_dist
-        if isinstance(base, dist.Delta) and (source := self._live.name_of(base.v)) is not None:
+        if isinstance(base, dist.Delta) and (source := self._noise.name_of(base.v)) is not None:
             # AutoNormal draws an auxiliary site and passes its value on.
             moments = self._moments[source]
         elif isinstance(base, dist.Normal) and msg["value"].shape == base.loc.shape:
             moments = base.loc, base.scale
         else:
             return
-        self._live.forget(msg["name"])
+        self._noise.forget(msg["name"])
         self._once.afresh(msg["name"])
         self._moments[msg["name"]] = moments
-        self._live.register(msg["name"], msg["value"])
+        self._noise.register(msg["name"], msg["value"])
 
     def _pyro_network(self, msg: dict[str, Any]) -> None:
         """A stack of networks: within ``vmap`` tensors lose their identity, so weights are registered there again."""
         call, weights, x = msg["args"]
-        known = {k: self._moments[k] for k, v in weights.items() if self._live.name_of(v) == k}
+        known = {k: self._moments[k] for k, v in weights.items() if self._noise.name_of(v) == k}
         suited = self._suited(call, weights, known, x)
         if not suited:
             return
@@ -132,14 +132,14 @@ class _Handler(Messenger):  # type: ignore[misc]
         def perturbed(
             weights: dict[str, Tensor], known: dict[str, tuple[Tensor, Tensor]], x: Tensor
         ) -> Any:
-            live = Estimator(self.kind, suited).begin(known, _fresh_noise)
+            live = LayerNoise(Estimator(self.kind, suited), known, _fresh_noise)
             _register(live, weights)
             with live:
                 return call(weights, x)
 
         msg["value"] = torch.func.vmap(perturbed, randomness="different")(weights, known, x)
         msg["done"] = True
-        self._answered += 1
+        self._computed += 1
 
     def _suited(
         self,
@@ -152,10 +152,10 @@ class _Handler(Messenger):  # type: ignore[misc]
         with torch.no_grad():
             one = {k: v[0].clone() for k, v in weights.items()}
             moments = {k: (loc[0], scale[0]) for k, (loc, scale) in known.items()}
-            rows = x[0, :REHEARSED_ROWS]
+            rows = x[0, :PROBED_ROWS]
         found = []
         for census in (Census(len(rows)), Census(len(rows), odd=True)):
-            live = Estimator(self.kind).begin(moments, _no_noise, census)
+            live = LayerNoise(Estimator(self.kind), moments, _no_noise, census)
             with torch.enable_grad():
                 _register(live, one)
                 with live:

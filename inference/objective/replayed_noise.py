@@ -1,4 +1,4 @@
-"""Noise as an input: whatever draws standard normal numbers gets them from a tape."""
+"""Noise as an input: whatever draws standard normal numbers gets those of a vector."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LIKE = {torch.randn_like: True, torch.rand_like: False}
 _MADE = {torch.randn: True, torch.rand: False}
 
 
-class NoiseTape(TorchFunctionMode):
+class ReplayedNoise(TorchFunctionMode):
     """Serve draws of standard normal and uniform noise, in order, from a vector given.
 
-    Within it a run of any program whose draws are reparametrised is a function of the tape: guides of Pyro's own,
+    Within it a run of any program whose draws are reparametrised is a function of that vector: guides of Pyro's own,
     recorded and compiled steps and stacked clients all get reproducible noise, a row of a matrix each. Uniform numbers
     are normal ones through the normal distribution function. A filling method, such as ``Tensor.normal_``, returns
     new numbers and leaves its tensor as it is; PyTorch's and Pyro's distributions use only what it returns.
@@ -27,7 +27,7 @@ class NoiseTape(TorchFunctionMode):
         noise: Standard normal numbers ``[E]``; None to serve zeros and count what would be needed.
 
     Example:
-        >>> with NoiseTape(torch.tensor([0.5, -1.0])):
+        >>> with ReplayedNoise(torch.tensor([0.5, -1.0])):
         ...     torch.distributions.Normal(10.0, 2.0).rsample()
         tensor(11.)
     """
@@ -38,12 +38,7 @@ class NoiseTape(TorchFunctionMode):
         self.used = 0
 
     def take(self, shape: tuple[int, ...], like: Tensor | None = None) -> Tensor:
-        """The next ``prod(shape)`` numbers, in that shape, of the tape's dtype.
-
-        Args:
-            shape: Of what is asked for.
-            like: A tensor of the dtype and device of the zeros that are served without a tape.
-        """
+        """The next ``prod(shape)`` numbers, in that shape; without a vector zeros that are like ``like``."""
         count = math.prod(shape)
         begin, self.used = self.used, self.used + count
         if self._noise is None:

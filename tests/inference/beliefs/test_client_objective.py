@@ -9,7 +9,7 @@ from torch.distributions import Laplace, Normal, kl_divergence
 
 from pyro_pfedbayes.families import FullCovariance, FullRankNormal, StudentT
 from pyro_pfedbayes.families import Laplace as LaplaceFamily
-from pyro_pfedbayes.inference.beliefs.client_objective import LiftedObjective
+from pyro_pfedbayes.inference.beliefs.client_objective import ClientLoss
 from pyro_pfedbayes.inference.beliefs.sites import parameter_names, private_names
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.program import ProgramModel
@@ -42,7 +42,7 @@ def normals(*shape, seed=1):
 
 def mapped(model, params, prior, eps, x, y, mask=None, **options):
     """Losses of a cohort under one draw."""
-    objective = LiftedObjective(model, **options)
+    objective = ClientLoss(model, **options)
     dims = (0, None, None, 0, 0, 0, 0, None if mask is None else 0)
     with pyro_local():
         return torch.func.vmap(objective, in_dims=dims)(

@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import _get_current_function_mode_stack
 
-from pyro_pfedbayes.inference.objective.replayed_noise import NoiseTape
+from pyro_pfedbayes.inference.objective.replayed_noise import ReplayedNoise
 
 F64 = torch.float64
 
@@ -54,7 +54,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_all_that_draws_takes_the_next_numbers(name) -> None:
     call, expected = CALLS[name]
-    with NoiseTape(torch.cat([Z, noise(2, seed=1)])) as tape:
+    with ReplayedNoise(torch.cat([Z, noise(2, seed=1)])) as tape:
         drawn = call()
         assert tape.used == 6
         # The order goes on.
@@ -65,7 +65,7 @@ def test_all_that_draws_takes_the_next_numbers(name) -> None:
 def test_laplace_draws_have_their_distribution() -> None:
     """Its uniform numbers lie between -1 and 1; quantiles of the noise are quantiles of the draws."""
     z = torch.tensor([-1.0, 0.5, 2.0], dtype=F64)
-    with NoiseTape(z):
+    with ReplayedNoise(z):
         drawn = dist.Laplace(torch.zeros(3, dtype=F64), 1.0).rsample()
     reference = dist.Laplace(torch.zeros(3, dtype=F64), 1.0).icdf(ndtr(z))
     torch.testing.assert_close(drawn, reference, rtol=1e-6, atol=1e-6)
@@ -73,7 +73,7 @@ def test_laplace_draws_have_their_distribution() -> None:
 
 def test_uniform_numbers_stay_below_one() -> None:
     for dtype in (torch.float32, F64):
-        with NoiseTape(torch.tensor([30.0, -30.0], dtype=dtype)):
+        with ReplayedNoise(torch.tensor([30.0, -30.0], dtype=dtype)):
             u = torch.rand(2, dtype=dtype)
         assert u[0] < 1
         assert u[1] >= 0
@@ -81,7 +81,7 @@ def test_uniform_numbers_stay_below_one() -> None:
 
 
 def test_without_a_tape_zeros_are_served_and_counted() -> None:
-    with NoiseTape(None) as tape:
+    with ReplayedNoise(None) as tape:
         one = dist.Normal(torch.full((2, 3), 7.0, dtype=F64), 2.0).rsample()
         assert torch.equal(one, torch.full((2, 3), 7.0, dtype=F64))
         assert torch.randn(4, dtype=F64).dtype == F64
@@ -91,7 +91,7 @@ def test_without_a_tape_zeros_are_served_and_counted() -> None:
 
 def test_a_generator_of_ones_own_is_left_alone() -> None:
     stream = torch.Generator().manual_seed(2)
-    with NoiseTape(None) as tape:
+    with ReplayedNoise(None) as tape:
         drawn = torch.randn(3, generator=stream), torch.empty(3).normal_(generator=stream)
     assert tape.used == 0
     stream.manual_seed(2)
@@ -100,7 +100,7 @@ def test_a_generator_of_ones_own_is_left_alone() -> None:
 
 
 def test_a_tape_that_is_too_short_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="exceeds"), NoiseTape(noise(2)):
+    with pytest.raises(RuntimeError, match="exceeds"), ReplayedNoise(noise(2)):
         torch.randn(3)
     assert len(_get_current_function_mode_stack()) == 0
 
@@ -114,7 +114,7 @@ def test_it_is_a_function_of_the_tape_under_vmap_and_in_recordings() -> None:
     """A row of a matrix each, and differentiable where the draws are."""
 
     def draw(loc: torch.Tensor, tape: torch.Tensor) -> torch.Tensor:
-        with NoiseTape(tape):
+        with ReplayedNoise(tape):
             return _draw(dist.Normal, loc, 2.0) + _draw(dist.Uniform, 0 * loc, 1.0)
 
     def gradient(loc: torch.Tensor, tapes: torch.Tensor) -> torch.Tensor:
