@@ -6,16 +6,15 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.config.registry import algorithm_class
 from pyro_pfedbayes.experiments.config.resolve import resolve
 from pyro_pfedbayes.experiments.config.sections import Config, Tree, parse_config
-from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Method, Spec
+from pyro_pfedbayes.experiments.tables.declaration.cross_checks import settings_of
+from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Method, Spec, slug
 
 Point = Mapping[str, Any]
 """Values of the tuned settings."""
@@ -96,8 +95,8 @@ def make_plan(spec: Spec, where: str = "", options: Mapping[str, Any] | None = N
     for entry in spec.entries():
         for method in spec.methods_on(entry):
             cell = _cell(spec, entry, method, options or {})
-            about = _checked(cell, where)[0].algorithm.models
-            cells.append(dataclasses.replace(cell, models=method.models or tuple(about)))
+            models = _checked(cell, where).algorithm.models
+            cells.append(dataclasses.replace(cell, models=method.models or tuple(models)))
     if not cells:
         raise UserError(f"{where}no method runs on any data; look at `on`")
     return Plan(spec, tuple(cells))
@@ -110,29 +109,28 @@ def point_text(point: Point) -> str:
 
 def place_text(cell: Cell, point: Point, where: str = "") -> str:
     """How a message about a point of a cell begins."""
-    told = f" ({point_text(point)})" if point else ""
-    return f"{where}method '{cell.method.name}' on {cell.entry.label}{told}: "
+    settings = f" ({point_text(point)})" if point else ""
+    return f"{where}method '{cell.method.name}' on {cell.entry.label}{settings}: "
 
 
 def _cell(spec: Spec, entry: DataEntry, method: Method, options: Mapping[str, Any]) -> Cell:
-    points = tuple(_points(method.grid))
-    tuning = spec.tuning
-    rounds = method.rounds or spec.head.rounds
+    head, tuning = spec.head, spec.tuning
+    points = tuple(
+        dict(zip(method.grid, values, strict=True))
+        for values in itertools.product(*method.grid.values())
+    )
+    rounds = method.rounds or head.rounds
     # A method with a length of its own is tuned at the same share of it.
-    trial = max(1, round(rounds * (tuning.rounds or spec.head.rounds) / spec.head.rounds))
-    seeds = tuning.seeds or spec.head.seeds[:1]
+    trial = max(1, round(rounds * (tuning.rounds or head.rounds) / head.rounds))
 
-    def runs(point: Point, seeds: Sequence[int], rounds: int) -> tuple[Job, ...]:
-        return tuple(_job(spec, entry, method, point, s, rounds, options) for s in seeds)
+    def runs(seeds: Sequence[int], rounds: int) -> tuple[tuple[Job, ...], ...]:
+        return tuple(
+            tuple(_job(spec, entry, method, point, seed, rounds, options) for seed in seeds)
+            for point in points
+        )
 
-    tried = tuple(runs(point, seeds, trial) for point in points) if len(points) > 1 else ()
-    reported = method.seeds or spec.head.seeds
-    return Cell(entry, method, points, tried, tuple(runs(p, reported, rounds) for p in points))
-
-
-def _points(grid: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
-    for values in itertools.product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
+    tried = runs(tuning.seeds or head.seeds[:1], trial) if len(points) > 1 else ()
+    return Cell(entry, method, points, tried, runs(method.seeds or head.seeds, rounds))
 
 
 def _job(
@@ -144,21 +142,20 @@ def _job(
     rounds: int,
     options: Mapping[str, Any],
 ) -> Job:
-    head, settings = spec.head, {"name": method.algorithm_name}
-    fields = {field.name for field in dataclasses.fields(algorithm_class(method.algorithm_name))}
-    for key in ("local_steps", "batch_size"):
-        common = getattr(head, key)
-        if common is not None and key in fields:
-            settings[key] = common
-    model = dict(entry.model)
-    if method.model.get("name", model.get("name")) != model.get("name"):
-        model = {}
-    tuned = {k.removeprefix("model."): v for k, v in point.items() if k.startswith("model.")}
-    own = {k: v for k, v in point.items() if not k.startswith("model.")}
+    head, fields = spec.head, settings_of(method)
+    common = {"local_steps": head.local_steps, "batch_size": head.batch_size}
     tree: Tree = {
         "data": {"validation": head.validation, **entry.settings},
-        "model": {**model, **method.model, **tuned},
-        "algorithm": {**settings, **method.settings, **own},
+        # Settings of another model than the method's have no meaning for it.
+        "model": {
+            **(entry.model if method.model.get("name") in (None, entry.model.get("name")) else {}),
+            **method.model,
+        },
+        "algorithm": {
+            "name": method.algorithm_name,
+            **{k: v for k, v in common.items() if v is not None and k in fields},
+            **method.settings,
+        },
         "run": {
             "rounds": rounds,
             "seed": seed,
@@ -168,12 +165,15 @@ def _job(
             "posterior_draws": 0,
         },
     }
+    varied = dict(point)
     if entry.swept is not None:
-        section, key, value = entry.swept.sweep.varied(entry.swept.value)
-        tree[section][key] = value
+        varied[entry.swept.sweep.setting] = entry.swept.value
+    for setting, value in varied.items():
+        section, _, key = setting.rpartition(".")
+        tree[section or "algorithm"][key] = value
     name = _id(entry.label, method.name, tree)
-    for key, value in options.items():
-        section, _, key = key.partition(".")
+    for option, value in options.items():
+        section, _, key = option.partition(".")
         tree[section].setdefault(key, value)
     return Job(name, entry.label, method.name, point, seed, rounds, tree)
 
@@ -182,20 +182,19 @@ def _id(data: str, method: str, tree: Tree) -> str:
     """A folder's name from what was declared, so that defaults of a later version do not change it."""
     text = json.dumps([data, method, tree], sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    short = re.sub(r"[^a-z0-9]+", "-", f"{data}-{method}".lower()).strip("-")[:60]
-    return f"{short}-s{tree['run']['seed']}-{digest}"
+    return f"{slug(f'{data}-{method}')[:60]}-s{tree['run']['seed']}-{digest}"
 
 
-def _checked(cell: Cell, where: str) -> list[Config]:
-    """The configuration of each point."""
-    found = []
+def _checked(cell: Cell, where: str) -> Config:
+    """The configuration of the first point; those of all are checked."""
+    configs = []
     for point, final, trial in zip(cell.points, cell.final, cell.tuning or cell.final, strict=True):
         try:
-            for job in (trial[0], final[0]):
+            for job in (final[0], trial[0]):
                 config = resolve(parse_config(job.tree))
                 if config.data.clients is not None:
                     config.algorithm.check(config.run.rounds, config.data.clients)
-            found.append(config)
+                configs.append(config)
         except UserError as problem:
             raise UserError(f"{place_text(cell, point, where)}{problem}") from None
-    return found
+    return configs[0]

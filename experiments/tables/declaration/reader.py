@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.config.registry import canonical
+from pyro_pfedbayes.experiments.config.validation_messages import told
 from pyro_pfedbayes.experiments.tables.declaration.cross_checks import check_spec
 from pyro_pfedbayes.experiments.tables.declaration.presets import table_text
-from pyro_pfedbayes.experiments.tables.declaration.section import read_part
-from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Head, Method, Spec, Tuning
-from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep
+from pyro_pfedbayes.experiments.tables.declaration.spec import (
+    DataEntry,
+    Head,
+    Method,
+    Spec,
+    Sweep,
+    Tuning,
+)
+
+P = TypeVar("P", bound=BaseModel)
 
 
 def read_spec(given: str) -> Spec:
@@ -41,27 +52,39 @@ def parse_spec(tree: Mapping[str, Any], where: str = "") -> Spec:
                 f"{where}unknown section '{name}'{nearest(name, sections)} "
                 "(known: [table], [tuning], [[data]], [[method]], [[sweep]])"
             )
-    head = read_part(Head, "table", tree.get("table", {}), where)
-    tuning = read_part(Tuning, "tuning", tree.get("tuning", {}), where)
-    data = [e for given in _list(tree, "data", where) for e in _entries(given, where)]
-    methods = [read_part(Method, "method", m, where) for m in _list(tree, "method", where)]
-    sweeps = [read_part(Sweep, "sweep", s, where) for s in _list(tree, "sweep", where, least=0)]
-    spec = Spec.model_construct(
-        head=head,
-        tuning=tuning,
-        data=tuple(data),
-        methods=tuple(methods),
-        sweeps=tuple(sweeps),
+    spec = Spec(
+        head=_part(Head, "table", tree.get("table", {}), where),
+        tuning=_part(Tuning, "tuning", tree.get("tuning", {}), where),
+        data=tuple(e for given in _list(tree, "data", where) for e in _entries(given, where)),
+        methods=tuple(_part(Method, "method", m, where) for m in _list(tree, "method", where)),
+        sweeps=tuple(_part(Sweep, "sweep", s, where) for s in _list(tree, "sweep", where)),
     )
     check_spec(spec, where)
     return spec
 
 
-def _list(tree: Mapping[str, Any], name: str, where: str, least: int = 1) -> list[Any]:
+def _list(tree: Mapping[str, Any], name: str, where: str) -> list[Any]:
     values = tree.get(name, [])
-    if not isinstance(values, list) or len(values) < least:
+    if not isinstance(values, list) or not (values or name == "sweep"):
         raise UserError(f"{where}give at least one [[{name}]]")
     return values
+
+
+def _part(kind: type[P], section: str, values: Any, where: str) -> P:
+    """A section as its class has it."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
+    if section in ("method", "sweep") and isinstance(values.get("name"), str):
+        where = f"{where}{section} '{values['name']}': "
+    try:
+        return kind.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        detail = error.errors()[0]
+        if detail["type"] != "missing":
+            raise UserError(f"{where}{told(section, kind, detail)}") from None
+        *place, key = detail["loc"]
+        inside = "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in place)
+        raise UserError(f"{where}[{section}]{inside} lacks the key '{key}'") from None
 
 
 def _entries(given: Any, where: str) -> list[DataEntry]:
@@ -70,16 +93,16 @@ def _entries(given: Any, where: str) -> list[DataEntry]:
         raise UserError(f"{where}'data' must be a section of keys, not {given!r}")
     settings = dict(given)
     label, splits = settings.pop("label", None), settings.pop("splits", None)
-    model = settings.pop("model", {})
-    if not isinstance(settings.get("name"), str):
+    model, name = settings.pop("model", {}), settings.get("name")
+    if not isinstance(name, str):
         raise UserError(f"{where}a [[data]] lacks the key 'name'")
-    name = settings["name"]
+    where = f"{where}data '{name}': "
     if not isinstance(model, Mapping):
-        raise UserError(f"{where}data '{name}': model is {model!r}; it must be a section of keys")
+        raise UserError(f"{where}model is {model!r}; it must be a section of keys")
     if splits is not None and ("split" in settings or not isinstance(splits, list) or not splits):
-        raise UserError(f"{where}data '{name}': give either split, or splits as a list of sizes")
+        raise UserError(f"{where}give either split, or splits as a list of sizes")
     if label is not None and (not isinstance(label, str) or not label.strip()):
-        raise UserError(f"{where}data '{name}': label is {label!r}; it must be a text")
+        raise UserError(f"{where}label is {label!r}; it must be a text")
     short = Path(name).stem if name.endswith(".npz") else canonical(name)
     found = []
     for split in [settings.get("split")] if splits is None else splits:
@@ -90,7 +113,7 @@ def _entries(given: Any, where: str) -> list[DataEntry]:
             parts.append(str(kind))
         found.append(
             DataEntry.model_construct(
-                label="-".join(parts), name=short, split=split, settings=own, model=dict(model)
+                label="-".join(parts), name=short, split=split, settings=own, model=model
             )
         )
     return found

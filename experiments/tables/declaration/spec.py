@@ -1,88 +1,105 @@
-"""What a table declares: data sets by methods by seeds, and how methods are tuned."""
+"""What a table declares: data sets by methods by seeds, how methods are tuned, and sweeps of a setting."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from pyro_pfedbayes.experiments.config.sections import Participation, Seed
-from pyro_pfedbayes.experiments.tables.declaration.section import Figure, Part, Settings
-from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep, Swept, value_text
 
+Settings = Mapping[str, Any]
+_Percent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Figure = _Percent | tuple[_Percent, _Percent]
+"""An accuracy in percent, or one and its standard deviation."""
 Rounds = Annotated[int, Field(ge=1)]
 Seeds = Annotated[
     tuple[Seed, ...], Field(min_length=1, description="a list of integers, such as [1, 2, 3]")
 ]
 
 
-class Head(Part):
-    """Section ``[table]``: what all runs have in common.
+class Part(BaseModel):
+    """A section: no other keys, no values of another type."""
 
-    Attributes:
-        title: Above the table.
-        rounds: Of every run, unless a method has its own.
-        seeds: Of the runs that are reported; data are dealt anew by each.
-        local_steps: Minibatches of a round; None for what each method has by default.
-        batch_size: Examples of a minibatch; None as well.
-        eval_every: Rounds between evaluations; ``selected`` and ``best`` are picked among these.
-        eval_draws: Draws of the weights in an evaluation.
-        participation: Clients drawn a round.
-        validation: Share of the training examples held out for tuning and for ``selected``.
-        paired_with: The method that others are compared with, seed by seed; by default ``pfedbayes``, if it is there.
-        keep_checkpoints: Keep the last state of finished runs, for ``pfedbayes evaluate``.
-        only_sweeps: Run nothing but the sweeps.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Head(Part):
+    """Section ``[table]``: what all runs have in common."""
 
     title: str = "Methods compared"
-    rounds: Rounds
-    seeds: Seeds
-    local_steps: int | None = Field(None, ge=1)
-    batch_size: int | None = Field(None, ge=1)
-    eval_every: int = Field(10, ge=0)
+    rounds: Rounds  # of every run, unless a method has its own
+    seeds: Seeds  # of the runs that are reported; data are dealt anew by each
+    local_steps: int | None = Field(None, ge=1)  # None: each method's default
+    batch_size: int | None = Field(None, ge=1)  # None as well
+    eval_every: int = Field(10, ge=0)  # ``selected`` and ``best`` are picked among these rounds
     eval_draws: int = Field(20, ge=1)
     participation: Participation = Field(
         "all", description="a number of clients, a fraction up to 1.0, or 'all'"
     )
-    validation: float = Field(0.1, ge=0, lt=1)
-    paired_with: str | None = None
-    keep_checkpoints: bool = False
+    validation: float = Field(0.1, ge=0, lt=1)  # share held out for tuning and for ``selected``
+    paired_with: str | None = None  # None: ``pfedbayes``, if it is there
+    keep_checkpoints: bool = False  # of finished runs, for ``pfedbayes evaluate``
     only_sweeps: bool = False
 
 
 class Tuning(Part):
-    """Section ``[tuning]``: how the points of the methods' grids are tried.
+    """Section ``[tuning]``: how the points of the methods' grids are tried."""
 
-    Attributes:
-        seeds: Of the runs that are tried; None for the first of the table's.
-        rounds: Of each; None for as many as in the table.
-        points: How many points a method's grid may have; None: all methods have equally many.
-    """
+    seeds: Seeds | None = None  # None: the first of the table's
+    rounds: Rounds | None = None  # None: as many as in the table
+    points: int | None = Field(None, ge=1)  # at most, of a grid; None: all grids are equally large
 
-    seeds: Seeds | None = None
-    rounds: Rounds | None = None
-    points: int | None = Field(None, ge=1)
+
+class PaperRow(Part):
+    """Reference figures at one value, in percent."""
+
+    at: Any
+    pm: Figure | None = None
+    gm: Figure | None = None
+
+
+class Sweep(Part):
+    """One ``[[sweep]]``: methods on data again and again, with one setting at each of several values."""
+
+    name: str = Field(min_length=1, description="a text")
+    setting: str  # of the methods, ``model.KEY``, ``data.KEY`` or ``run.participation``
+    values: tuple[Any, ...] = Field(min_length=1, description="a list of values")
+    methods: tuple[str, ...] | None = Field(None, description="a list of names of methods")
+    on: tuple[str, ...] | None = Field(None, description="a list of names of data")
+    paper: tuple[PaperRow, ...] = Field(  # of the first of the methods
+        (), description="figures by value: [{at = 1.0, pm = 97.4, gm = 90.1}]"
+    )
+
+    def paper_at(self, value: Any) -> PaperRow | None:
+        """The reference at a value, if there is one."""
+        return next((row for row in self.paper if same(row.at, value)), None)
+
+    def stem(self, base: str) -> str:
+        """Name of the files of its figure on some data, without an ending."""
+        return "-".join(["sweep", *(slug(text) for text in (self.name, base))])
+
+
+class Swept(Part):
+    """What a sweep made of a data set: one value of its setting."""
+
+    sweep: Sweep
+    value: Any
+    base: str  # label of the data as they were declared
 
 
 class DataEntry(Part):
-    """One ``[[data]]``, for one of its splits.
-
-    Attributes:
-        label: Names it in the table.
-        name: Of the data set.
-        split: Of the paper's, if it is one.
-        settings: Section ``data`` of its runs.
-        model: Section ``model`` of its runs.
-        swept: The value of a setting, if a sweep made it.
-    """
+    """One ``[[data]]``, for one of its splits."""
 
     label: str
     name: str
     split: str | None
-    settings: Settings
-    model: Settings
+    settings: Settings  # section ``data`` of its runs
+    model: Settings  # section ``model`` of its runs
     swept: Swept | None = None
 
     @property
@@ -96,33 +113,20 @@ class DataEntry(Part):
 
 
 class Method(Part):
-    """One ``[[method]]``.
-
-    Attributes:
-        name: Names it in the table.
-        algorithm: As in ``pfedbayes list``; None for the name.
-        settings: Of the algorithm, fixed.
-        grid: Settings that are tuned, with the values to try; ``model.rho`` means the model's.
-        model: Settings of the model that differ from those of the data.
-        rounds: If not those of the table.
-        seeds: Of the runs reported, if not those of the table.
-        on: Names or labels of the data it runs on; None for all.
-        models: Which of its models are judged; None for those that the algorithm is about.
-        paper: Reference figures by label of data: ``{"mnist-small" = {pm = [94.13, 0.27]}}``, in percent.
-    """
+    """One ``[[method]]``."""
 
     name: str = Field(min_length=1)
-    algorithm: str | None = None
-    settings: Settings = Field({})
+    algorithm: str | None = None  # as in ``pfedbayes list``; None for the name
+    settings: Settings = Field({})  # fixed
     grid: Mapping[str, tuple[Any, ...]] = Field({}, description="lists of values by setting")
-    model: Settings = Field({})
+    model: Settings = Field({})  # where it differs from that of the data
     rounds: Rounds | None = None
     seeds: Seeds | None = Field(None, description="a list of integers, such as [1, 2, 3]")
     on: tuple[str, ...] | None = Field(None, description="a list of names of data")
-    models: tuple[Literal["personal", "global"], ...] | None = Field(
+    models: tuple[Literal["personal", "global"], ...] | None = Field(  # None: those it is about
         None, description='"personal", "global" or both, as a list'
     )
-    paper: Mapping[str, Mapping[Literal["pm", "gm"], Figure]] = Field(
+    paper: Mapping[str, Mapping[Literal["pm", "gm"], Figure]] = Field(  # in percent, by label
         {}, description='figures by data: {"mnist-small" = {pm = [94.13, 0.27], gm = 90.44}}'
     )
 
@@ -138,29 +142,21 @@ class Method(Part):
 
 
 class Spec(Part):
-    """A whole table.
-
-    Attributes:
-        head: Section ``[table]``.
-        tuning: Section ``[tuning]``.
-        data: Data sets and splits, the columns.
-        methods: The rows; several of one name run on different data.
-        sweeps: Further runs, with a setting varied.
-    """
+    """A whole table."""
 
     head: Head
     tuning: Tuning
-    data: tuple[DataEntry, ...]
-    methods: tuple[Method, ...]
+    data: tuple[DataEntry, ...]  # the columns
+    methods: tuple[Method, ...]  # the rows; several of one name run on different data
     sweeps: tuple[Sweep, ...] = ()
 
     def methods_on(self, entry: DataEntry) -> list[Method]:
         """The methods that run on a data set, in order."""
         if entry.swept is None and self.head.only_sweeps:
             return []
-        wanted = None if entry.swept is None else entry.swept.sweep.methods
+        names = None if entry.swept is None else entry.swept.sweep.methods
         found = [method for method in self.methods if entry.is_on(method.on)]
-        return [m for m in found if wanted is None or m.name in wanted]
+        return [method for method in found if names is None or method.name in names]
 
     def swept(self, sweep: Sweep) -> list[DataEntry]:
         """The data of a sweep, value by value of each."""
@@ -168,18 +164,13 @@ class Spec(Part):
             entry.model_copy(
                 update={
                     "label": f"{entry.label}, {sweep.name}={value_text(value)}",
-                    "swept": Swept.model_construct(sweep=sweep, value=value, base=entry.label),
+                    "swept": Swept(sweep=sweep, value=value, base=entry.label),
                 }
             )
             for entry in self.data
             if entry.is_on(sweep.on)
             for value in sweep.values
         ]
-
-    @property
-    def data_names(self) -> list[str]:
-        """What an ``on`` may hold: names and labels of the data."""
-        return sorted({name for entry in self.data for name in (entry.name, entry.label)})
 
     def validation(self, entry: DataEntry) -> Any:
         """The share of training examples that is held out on some data."""
@@ -194,6 +185,25 @@ class Spec(Part):
     @property
     def paired_with(self) -> str | None:
         """The method that others are compared with, if there is one."""
-        names = {method.name for method in self.methods}
-        wanted = self.head.paired_with
-        return wanted if wanted is not None else "pfedbayes" if "pfedbayes" in names else None
+        default = "pfedbayes" if any(m.name == "pfedbayes" for m in self.methods) else None
+        return default if self.head.paired_with is None else self.head.paired_with
+
+
+def value_text(value: Any) -> str:
+    """A value for people.
+
+    Example:
+        >>> value_text(0.5), value_text("rotating"), value_text([20, 10])
+        ('0.5', 'rotating', '[20, 10]')
+    """
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are one: 1 and 1.0 are, 1 and true are not."""
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+def slug(text: str) -> str:
+    """A text as a part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

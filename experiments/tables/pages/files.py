@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyro_pfedbayes.experiments.runs.folder import writing
-from pyro_pfedbayes.experiments.tables.declaration.sweeps import value_text
+from pyro_pfedbayes.experiments.tables.declaration.spec import value_text
 from pyro_pfedbayes.experiments.tables.execution.run_values import MODELS, SELECTORS
 from pyro_pfedbayes.experiments.tables.pages.document import RENDERERS
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pyro_pfedbayes.experiments.tables.declaration.section import Figure
+from pyro_pfedbayes.experiments.tables.declaration.spec import Figure
 from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread
 from pyro_pfedbayes.measures.registry import MEASURES
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyro_pfedbayes.experiments.tables.declaration.section import Figure
-from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry
+from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Figure
 from pyro_pfedbayes.experiments.tables.pages.columns import (
     SHORT,
     Column,

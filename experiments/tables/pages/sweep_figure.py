@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pyro_pfedbayes.experiments.reports.figures.figure_bytes import drawing
-from pyro_pfedbayes.experiments.tables.declaration.sweeps import scale_of, value_text
+from pyro_pfedbayes.experiments.tables.declaration.spec import value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +31,8 @@ _LONGEST_TICK, _LONGEST_NAME = 24, 40
 # Labels nearer than this share of an axis would lie on one another.
 _NEAR = 0.07
 _MARGIN = 0.06
+# Numbers that span more than this factor are drawn on a logarithmic axis.
+_WIDE = 8
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,19 @@ def make_curves(
     places = values if scale is not None else range(len(values))
     labels = tuple(_short(value_text(value), _LONGEST_TICK) for value in values)
     return Curves(setting, measure, labels, tuple(map(float, places)), scale, tuple(curves))
+
+
+def scale_of(values: Collection[Any]) -> str | None:
+    """How an axis shows values: ``"log"``, ``"linear"``, or None for a place each, as they have no order.
+
+    Example:
+        >>> scale_of([0.5, 1, 20]), scale_of([-3, -1]), scale_of(["blocks", "random"])
+        ('log', 'linear', None)
+    """
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len(values) or not all(map(math.isfinite, numbers)):
+        return None
+    return "log" if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers) else "linear"
 
 
 def draw(curves: Curves) -> Figure:

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
-from pyro_pfedbayes.experiments.tables.declaration.section import Figure
-from pyro_pfedbayes.experiments.tables.declaration.sweeps import Sweep, value_text
+from pyro_pfedbayes.experiments.tables.declaration.spec import Figure, Sweep, value_text
 from pyro_pfedbayes.experiments.tables.pages.columns import (
     SHORT,
     Column,
