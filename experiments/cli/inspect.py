@@ -102,11 +102,8 @@ def predict(
     Example: [dim]pfedbayes predict runs/mine --client 3 --input x.npz --output p.csv[/]
     """
     from pyro_pfedbayes.experiments.runs.folder import RunFolder
-    from pyro_pfedbayes.experiments.runs.predict import (
-        check_output,
-        predict_file,
-        write_predictions,
-    )
+    from pyro_pfedbayes.experiments.runs.predict import predict_file
+    from pyro_pfedbayes.experiments.runs.prediction_files import check_output, write_predictions
 
     if output is not None:
         check_output(output)

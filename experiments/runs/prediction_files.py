@@ -4,130 +4,110 @@ from __future__ import annotations
 
 import csv
 import io
-import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich import box
+from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.runs.folder import writing
-from pyro_pfedbayes.experiments.runs.result_tables import plain_title, short_number
+from pyro_pfedbayes.experiments.runs.result_tables import plain_table, short_number
+from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 from pyro_pfedbayes.inference.predictive.accumulators import NumberSummary
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class FilePredictions:
-    """Posterior predictive of n inputs by the model ``who``: classes."""
+    """Posterior predictive of n inputs by the model ``who``."""
 
     who: str
-    classes: tuple[str, ...]
-    probs: Tensor  # ``[n, C]``, averaged over draws
-    aleatoric: Tensor  # mean over draws of the entropy, ``[n]`` in nats: noise in the data
+    columns: Mapping[str, Array]  # of a ``.csv``, ``[n]`` each
+    arrays: Mapping[str, Array]  # of an ``.npz``
+    headings: Mapping[str, str]  # of the columns that the table for people shows
+    cell: Callable[[float], str]  # how that table writes a number
 
     def __len__(self) -> int:
         """Number of inputs n."""
-        return len(self.probs)
-
-    @property
-    def labels(self) -> Tensor:
-        """Most probable class, ``[n]``."""
-        return self.probs.argmax(-1)
-
-    @property
-    def entropy(self) -> Tensor:
-        """Entropy of the averaged prediction, ``[n]`` in nats."""
-        return _entropy(self.probs)
-
-    @property
-    def epistemic(self) -> Tensor:
-        """Mutual information of class and weights, ``[n]`` in nats: what more data would remove."""
-        return (self.entropy - self.aleatoric).clamp_min(0.0) + 0.0
+        return len(next(iter(self.columns.values())))
 
     def table(self, rows: int) -> Table:
         """The first rows, for people."""
-        table = Table(
-            title=plain_title(self.who), title_justify="left", box=box.SIMPLE, pad_edge=False
-        )
+        table = plain_table(self.who)
         table.add_column("row", justify="right")
-        table.add_column("class", style="bold")
-        for name in ("probability", "entropy (nats)", "of which epistemic"):
-            table.add_column(name, justify="right")
-        top = self.probs.max(-1).values
-        for row in range(min(rows, len(self))):
-            table.add_row(
-                str(row),
-                Text(self.classes[int(self.labels[row])]),
-                *(f"{float(v[row]):.3f}" for v in (top, self.entropy, self.epistemic)),
-            )
+        cells: list[Sequence[str | Text]] = []
+        for name, heading in self.headings.items():
+            values = self.columns[name][:rows].tolist()
+            text = self.columns[name].dtype.kind == "U"
+            cells.append([Text(v) for v in values] if text else [*map(self.cell, values)])
+            style = "" if len(cells) > 1 else "bold"
+            table.add_column(heading, style=style, justify="left" if text else "right")
+        for number, row in enumerate(zip(*cells, strict=True)):
+            table.add_row(str(number), *row)
         return table
 
 
-@dataclass(frozen=True)
-class FileNumbers:
-    """Posterior predictive of n inputs by the model ``who``: numbers in the data's own units, ``[n]`` each.
+def class_predictions(
+    who: str, classes: Sequence[str], probs: Tensor, aleatoric: Tensor
+) -> FilePredictions:
+    """Predictions of classes by ``probs [n, C]``, averaged over draws, and the mean entropy ``[n]`` of the draws."""
+    # Rounding may take it below 0; adding 0 turns -0 into 0.
+    entropy = (-torch.xlogy(probs, probs).sum(-1)).clamp_min(0.0) + 0.0
+    in_nats = {
+        "entropy": entropy.numpy(),
+        "aleatoric": aleatoric.numpy(),  # noise in the data
+        # Mutual information of class and weights: what more data would remove.
+        "epistemic": ((entropy - aleatoric).clamp_min(0.0) + 0.0).numpy(),
+    }
+    names, label = np.array(classes), probs.argmax(-1).numpy()
+    columns = {"class": names[label], "probability": probs.max(-1).values.numpy(), **in_nats}
+    by_class = {f"p({name})": probs[:, place].numpy() for place, name in enumerate(classes)}
+    return FilePredictions(
+        who,
+        columns | by_class,
+        {"probs": probs.numpy(), "classes": names, "label": label, **in_nats},
+        {
+            "class": "class",
+            "probability": "probability",
+            "entropy": "entropy (nats)",
+            "epistemic": "of which epistemic",
+        },
+        "{:.3f}".format,
+    )
 
-    ``sd`` is infinite or NaN where the likelihood has none; ``lower`` and ``upper`` end the central 90 % interval.
+
+def number_predictions(
+    who: str, found: NumberSummary, scaling: tuple[float, float] | None
+) -> FilePredictions:
+    """Predictions of numbers in the data's units, by the (loc, scale) of standardised outcomes.
+
+    The standard deviation is infinite or NaN where the likelihood has none.
     """
+    loc, scale = (0.0, 1.0) if scaling is None else scaling
 
-    who: str
-    mean: Tensor
-    sd: Tensor
-    epistemic_sd: Tensor  # over draws of the conditional mean: what more data would remove
-    lower: Tensor
-    upper: Tensor
+    def place(values: Tensor) -> Array:
+        return (values.cpu().double() * scale + loc).float().numpy()
 
-    @classmethod
-    def scaled(
-        cls, who: str, found: NumberSummary, scaling: tuple[float, float] | None
-    ) -> FileNumbers:
-        """Bring predictions from the model's units to the data's, by the (loc, scale) of standardised outcomes."""
-        loc, scale = (0.0, 1.0) if scaling is None else scaling
+    def width(variance: Tensor) -> Array:
+        return (variance.cpu().double().sqrt() * scale).float().numpy()
 
-        def place(values: Tensor) -> Tensor:
-            return (values.cpu().double() * scale + loc).float()
-
-        def width(variance: Tensor) -> Tensor:
-            return (variance.cpu().double().sqrt() * scale).float()
-
-        return cls(
-            who,
-            place(found.mean),
-            width(found.aleatoric + found.epistemic),
-            width(found.epistemic),
-            place(found.lower),
-            place(found.upper),
-        )
-
-    def __len__(self) -> int:
-        """Number of inputs n."""
-        return len(self.mean)
-
-    @property
-    def columns(self) -> dict[str, Tensor]:
-        """What a file holds, by name."""
-        names = ("mean", "sd", "lower", "upper", "epistemic_sd")
-        return {name: getattr(self, name) for name in names}
-
-    def table(self, rows: int) -> Table:
-        """The first rows, for people."""
-        table = Table(
-            title=plain_title(self.who), title_justify="left", box=box.SIMPLE, pad_edge=False
-        )
-        table.add_column("row", justify="right")
-        table.add_column("mean", style="bold", justify="right")
-        for name in ("sd", "90 % from", "to", "epistemic sd"):
-            table.add_column(name, justify="right")
-        for row in range(min(rows, len(self))):
-            cells = (short_number(float(values[row])) for values in self.columns.values())
-            table.add_row(str(row), *cells)
-        return table
+    columns = {
+        "mean": place(found.mean),
+        "sd": width(found.aleatoric + found.epistemic),
+        "lower": place(found.lower),
+        "upper": place(found.upper),
+        "epistemic_sd": width(found.epistemic),  # what more data would remove
+    }
+    headings = dict(zip(columns, ("mean", "sd", "90 % from", "to", "epistemic sd"), strict=True))
+    return FilePredictions(who, columns, columns, headings, short_number)
 
 
 def check_output(path: Path) -> None:
@@ -136,7 +116,7 @@ def check_output(path: Path) -> None:
         raise UserError(f"--output {path}: give a name that ends in .npz or .csv")
 
 
-def write_predictions(path: Path, found: FilePredictions | FileNumbers) -> None:
+def write_predictions(path: Path, found: FilePredictions) -> None:
     """Write all predictions, in one step.
 
     Of classes, an ``.npz`` holds ``probs [n, C]``, ``label``, ``entropy``, ``aleatoric``, ``epistemic`` ``[n]`` and
@@ -145,52 +125,15 @@ def write_predictions(path: Path, found: FilePredictions | FileNumbers) -> None:
     """
     if path.suffix == ".npz":
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **_arrays(found))
+        np.savez_compressed(buffer, allow_pickle=False, **found.arrays)
         content = buffer.getvalue()
     else:
-        content = _csv(found).encode()
-    temporary = path.with_name(f".{path.name}.tmp")
-    with writing(path):
-        try:
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def _arrays(found: FilePredictions | FileNumbers) -> dict[str, Any]:
-    if isinstance(found, FileNumbers):
-        return {name: values.numpy() for name, values in found.columns.items()}
-    return {
-        "probs": found.probs.numpy(),
-        "classes": np.array(found.classes),
-        "label": found.labels.numpy(),
-        "entropy": found.entropy.numpy(),
-        "aleatoric": found.aleatoric.numpy(),
-        "epistemic": found.epistemic.numpy(),
-    }
-
-
-def _csv(found: FilePredictions | FileNumbers) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if isinstance(found, FileNumbers):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["row", *found.columns])
-        rows = torch.stack(list(found.columns.values()), 1).tolist()
+        rows = zip(*(values.tolist() for values in found.columns.values()), strict=True)
         for number, row in enumerate(rows):
-            writer.writerow([number, *(f"{value:.6g}" for value in row)])
-        return text.getvalue()
-    measures = ("probability", "entropy", "aleatoric", "epistemic")
-    writer.writerow(["row", "class", *measures, *(f"p({name})" for name in found.classes)])
-    values = torch.stack(
-        [found.probs.max(-1).values, found.entropy, found.aleatoric, found.epistemic], 1
-    )
-    rows = torch.cat([values, found.probs], 1).tolist()
-    for number, (label, row) in enumerate(zip(found.labels.tolist(), rows, strict=True)):
-        writer.writerow([number, found.classes[label], *(f"{value:.6g}" for value in row)])
-    return text.getvalue()
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    # Rounding may take it below 0; adding 0 turns -0 into 0.
-    return (-torch.xlogy(probs, probs).sum(-1)).clamp_min(0.0) + 0.0
+            writer.writerow([number, *(v if isinstance(v, str) else f"{v:.6g}" for v in row)])
+        content = text.getvalue().encode()
+    with writing(path):
+        write_atomically(path, content)

@@ -19,6 +19,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
+def plain_table(title: str) -> Table:
+    """An empty table whose title is not read as markup."""
+    return Table(title=plain_title(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
+
+
 def plain_title(text: str) -> Text:
     """A table's title that is not read as markup, as names of data and clients may look like some."""
     return Text(text, style="table.title")
@@ -60,7 +65,7 @@ def result_table(summary: Mapping[str, Any]) -> Table:
     }
     size = f"{counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}"
     title = f"{summary['algorithm']} on {summary['data']}, {summary['split']}, {size}"
-    table = Table(title=plain_title(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = plain_table(title)
     table.add_column(look.heading)
     for name in order:
         style = {"best": "dim"}.get(name, "bold" if name == order[0] else "")
@@ -131,7 +136,7 @@ def client_rows(
 def client_table(rows: Sequence[Mapping[str, Any]], pooled: Mapping[str, Any], title: str) -> Table:
     """Per-client measures of the personal and the global models, and those of all examples together."""
     look = _layout(pooled["personal"])
-    table = Table(title=plain_title(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = plain_table(title)
     table.add_column("client")
     table.add_column("examples", justify="right")
     for model in ("PM", "GM"):

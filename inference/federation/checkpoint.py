@@ -78,11 +78,11 @@ def load_checkpoint(
     return FederationState(server=server, clients=clients, **figures), index["meta"]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file in one step, so that a reader never sees half of it."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file in one step, so that a reader never sees half of it; text becomes UTF-8."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from pyro_pfedbayes.data.partitions.text_tables import table_text
 from pyro_pfedbayes.experiments.runs.folder import RunFolder
 from pyro_pfedbayes.experiments.runs.inputs import InputRule
 from pyro_pfedbayes.experiments.runs.lifecycle import reopen
-from pyro_pfedbayes.experiments.runs.predict import FilePredictions
+from pyro_pfedbayes.experiments.runs.prediction_files import class_predictions
 from pyro_pfedbayes.experiments.runs.result_tables import result_table
 from pyro_pfedbayes.inference.federation.loop import Result
 from pyro_pfedbayes.inference.predictive.draws import posterior_predictive, predictive_draws
@@ -279,9 +279,9 @@ def test_flattened_images_of_several_channels_are_refused() -> None:
 
 def test_a_certain_prediction_has_an_entropy_of_plain_0() -> None:
     probs = torch.tensor([[1.0, 0.0], [1.0 + 1e-6, 0.0]])
-    found = FilePredictions("who", ("a", "b"), probs, torch.full((2,), 1e-7))
-    assert not torch.signbit(found.entropy).any()
-    assert not torch.signbit(found.epistemic).any()
+    found = class_predictions("who", ("a", "b"), probs, torch.full((2,), 1e-7))
+    assert not np.signbit(found.columns["entropy"]).any()
+    assert not np.signbit(found.columns["epistemic"]).any()
     assert "-0.000" not in table_text(found.table(2))
 
 

@@ -16,7 +16,7 @@ from pyro_pfedbayes.data.partitions.text_tables import table_text
 from pyro_pfedbayes.datatree.tree import load_datatree
 from pyro_pfedbayes.experiments.runs.folder import RunFolder
 from pyro_pfedbayes.experiments.runs.lifecycle import reopen
-from pyro_pfedbayes.experiments.runs.prediction_files import FileNumbers
+from pyro_pfedbayes.experiments.runs.prediction_files import number_predictions
 from pyro_pfedbayes.experiments.runs.result_tables import client_table, result_lines, result_table
 from pyro_pfedbayes.inference.predictive.accumulators import NumberSummary
 from tests.experiments.helpers import Outcome, lines, pfedbayes, summary, without_seconds
@@ -234,7 +234,7 @@ def test_what_is_not_finite_is_a_dash() -> None:
         upper=one,
         crps=one,
     )
-    numbers = FileNumbers.scaled("who", found, (10.0, 2.0))
+    numbers = number_predictions("who", found, (10.0, 2.0))
     rows = [line.split() for line in table_text(numbers.table(5)).splitlines()]
     assert ["0", "10", "–", "8", "12", "4"] in rows
     assert ["1", "10", "–", "8", "12", "4"] in rows
