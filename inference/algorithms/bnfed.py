@@ -48,25 +48,19 @@ class BNFed(PointMethod):
     back the global neurons that its own were matched to, and goes on with them; one that missed the last round goes on
     with its own. Clients train by plain gradient descent where the authors use Adam, and networks are matched from
     scratch in every round.
-
-    Attributes:
-        pull: Weight of (1/2)|v - received|^2 in local training, from the second round of a client on.
-        start: ``"own"``: each client begins with weights N(0, 0.1^2) and biases 0.1 of its own, as the authors do;
-            ``"common"``: all begin with the model's.
-        sigma: Variance of a client's neuron around the global one.
-        sigma0: Variance of global neurons.
-        gamma: Mass of the process: the larger, the wider the global network.
-        sweeps: How often each client is matched anew in a round.
-        max_units: Neurons of a global layer beyond which a client adds at most one more.
     """
 
     pull: NonNegative = 1e-6
+    """Weight of (1/2)|v - received|^2 in local training, from the second round of a client on."""
     start: Literal["own", "common"] = "own"
-    sigma: Positive = 1.0
-    sigma0: Positive = 1.0
-    gamma: Positive = 1.0
-    sweeps: Count = 3
+    """``"own"``: each client begins with weights N(0, 0.1^2) and biases 0.1 of its own, as the authors do;
+    ``"common"``: all begin with the model's."""
+    sigma: Positive = 1.0  # variance of a client's neuron around the global one
+    sigma0: Positive = 1.0  # variance of global neurons
+    gamma: Positive = 1.0  # mass of the process: the larger, the wider the global network
+    sweeps: Count = 3  # how often each client is matched anew in a round
     max_units: Count = 700
+    """Neurons of a global layer beyond which a client adds at most one more."""
 
     name: ClassVar[str] = "bnfed"
     models: ClassVar[tuple[Judged, ...]] = ("global",)

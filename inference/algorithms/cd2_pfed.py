@@ -39,18 +39,15 @@ class Channels:
     """Which weights are whose when a share of each layer's channels is private.
 
     A weight belongs to the channel that it leads to and to the one that it comes from; inputs and classes are common.
-
-    Attributes:
-        shared: Weights between shared channels, bool ``[P]``: all that is averaged. At these alone the network is the
-            shared part.
-        alone: Weights between private channels, bool ``[P]``, and those that touch none: the private part. What leads
-            from one part to the other is private, but in neither.
-        split: Whether any channel is private.
     """
 
     shared: Tensor
+    """Weights between shared channels, bool ``[P]``: all that is averaged. At these alone the network is the shared
+    part."""
     alone: Tensor
-    split: bool
+    """Weights between private channels, bool ``[P]``, and those that touch none: the private part. What leads from one
+    part to the other is private, but in neither."""
+    split: bool  # whether any channel is private
 
 
 @dataclass(frozen=True)
@@ -88,16 +85,13 @@ class CD2PFed(PointMethod):
     `DistillationObjective`, and sends the shared weights. The share p of private channels grows over the rounds;
     weights that become private begin at the server's last average. The personal model is the averaged shared part with
     the client's private one. Averages over time of the private weights, which the paper speaks of, are left out.
-
-    Attributes:
-        private: Share p of the channels of each hidden layer that is private at the end; the last channels.
-        growth: ``"linear"`` from 0 in the first round; ``"constant"`` for p in all rounds.
-        distillation: Weight of the divergence.
     """
 
     private: Annotated[float, "[0, 1)"] = 0.5
+    """Share p of the channels of each hidden layer that is private at the end; the last channels."""
     growth: Literal["linear", "constant"] = "linear"
-    distillation: NonNegative = 1.0
+    """``"linear"`` from 0 in the first round; ``"constant"`` for p in all rounds."""
+    distillation: NonNegative = 1.0  # weight of the divergence
 
     name: ClassVar[str] = "cd2-pfed"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)

@@ -15,17 +15,12 @@ from pyro_pfedbayes.inference.engine.point_descent import descend
 
 @dataclass(frozen=True)
 class Ditto(PointMethod):
-    """Settings of Ditto: v_i minimises F_i(v) + (lam/2) |v - w|^2, w being FedAvg's weights of the round.
+    """Settings of Ditto: v_i minimises F_i(v) + (lam/2) |v - w|^2, w being FedAvg's weights of the round."""
 
-    Attributes:
-        lam: The authors' lambda: 0 is local training, a large one FedAvg. They choose among 0.1, 1 and 2.
-        personal_lr: Learning rate of v_i; None for ``lr``.
-        weighting: The official code averages uniformly.
-    """
-
-    weighting: Literal["examples", "uniform"] = "uniform"
+    weighting: Literal["examples", "uniform"] = "uniform"  # the official code averages uniformly
     lam: NonNegative = 1.0
-    personal_lr: Positive | None = None
+    """The authors' lambda: 0 is local training, a large one FedAvg. They choose among 0.1, 1 and 2."""
+    personal_lr: Positive | None = None  # learning rate of v_i; None for ``lr``
 
     name: ClassVar[str] = "ditto"
 

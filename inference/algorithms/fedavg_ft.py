@@ -15,15 +15,11 @@ from pyro_pfedbayes.inference.engine.point_descent import descend
 
 @dataclass(frozen=True)
 class FedAvgFineTuned(FedAvg):
-    """Settings of FedAvg with fine-tuning; the rounds are FedAvg's.
-
-    Attributes:
-        personal_steps: Minibatches that a client works through from the server's weights, for its personal model.
-        personal_lr: Their learning rate; None for ``lr``.
-    """
+    """Settings of FedAvg with fine-tuning; the rounds are FedAvg's."""
 
     personal_steps: Count = 20
-    personal_lr: Positive | None = None
+    """Minibatches that a client works through from the server's weights, for its personal model."""
+    personal_lr: Positive | None = None  # their learning rate; None for ``lr``
 
     name: ClassVar[str] = "fedavg-ft"
     models: ClassVar[tuple[Judged, ...]] = ("personal", "global")

@@ -11,13 +11,10 @@ from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """Settings of FedProx: a client minimises F_i(v) + (mu/2) |v - w|^2, w being the server's weights of the round.
-
-    Attributes:
-        mu: Weight of the proximal term; 0 is FedAvg. The authors try 0.001, 0.01, 0.1 and 1.
-    """
+    """Settings of FedProx: a client minimises F_i(v) + (mu/2) |v - w|^2, w being the server's weights of the round."""
 
     mu: NonNegative = 0.01
+    """Weight of the proximal term; 0 is FedAvg. The authors try 0.001, 0.01, 0.1 and 1."""
 
     name: ClassVar[str] = "fedprox"
 

@@ -19,14 +19,12 @@ class FedRep(SplitMethod):
 
     Of a round's R minibatches the first train the head under the server's body, the others the body under that head;
     the body is averaged.
-
-    Attributes:
-        head_steps: Minibatches for the head, below ``local_steps``; None for half of them.
-        personal_steps: Minibatches on which each head is fitted to the averaged body for its personal model.
     """
 
     head_steps: Count | None = None
+    """Minibatches for the head, below ``local_steps``; None for half of them."""
     personal_steps: Count = 10  # type: ignore[misc]
+    """Minibatches on which each head is fitted to the averaged body for its personal model."""
 
     name: ClassVar[str] = "fedrep"
 

@@ -70,21 +70,16 @@ class FedTGP(PointMethod):
     sent, and sends the mean features of each of its classes, and how many examples each has. The server trains its
     generator to tell those means apart (`prototype_loss`). A client predicts by the nearest prototype:
     p(y = c | x) proportional to exp(-|f_i(x) - P_c|).
-
-    Attributes:
-        pull: Weight of the distance to the prototypes; 0 leaves clients to themselves, but for their predictions.
-        margin: The most by which the true prototype must be nearer than the others.
-        server_epochs: Passes of the generator's training over a round's class means.
-        server_batch: Class means in one of its steps.
-        server_lr: Its learning rate.
     """
 
     lr: Positive = 0.01
     pull: NonNegative = 10.0
+    """Weight of the distance to the prototypes; 0 leaves clients to themselves, but for their predictions."""
     margin: Positive = 100.0
-    server_epochs: Count = 100
-    server_batch: Count = 10
-    server_lr: Positive = 0.01
+    """The most by which the true prototype must be nearer than the others."""
+    server_epochs: Count = 100  # passes of the generator's training over a round's class means
+    server_batch: Count = 10  # class means in one of its steps
+    server_lr: Positive = 0.01  # its learning rate
 
     name: ClassVar[str] = "fedtgp"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)

@@ -52,18 +52,14 @@ class HeurFedAMP(StoringMethod):
     round at u_i and minimises F_i(v) + (lam / 2 alpha) |v - u_i|^2. Where a client begins is not said in the paper; the
     server stores the latest weights of every client that has taken part. There is no global model; the mean of all
     weights is evaluated in its place.
-
-    Attributes:
-        sigma: Sharpness of the attention. Networks that began alike have cosines near 1: it must be large.
-        self_weight: What a client takes of itself; None for 1 / N of N clients.
-        lam: Weight of the pull, with ``alpha``.
-        alpha: Step size of the server's attention; only lam / alpha matters here.
     """
 
     sigma: Positive = 25.0
+    """Sharpness of the attention. Networks that began alike have cosines near 1: it must be large."""
     self_weight: Annotated[float, "(0, 1)"] | None = None
-    lam: NonNegative = 1.0
-    alpha: Positive = 1e4
+    """What a client takes of itself; None for 1 / N of N clients."""
+    lam: NonNegative = 1.0  # weight of the pull, with ``alpha``
+    alpha: Positive = 1e4  # step size of the server's attention; only lam / alpha matters here
 
     name: ClassVar[str] = "heurfedamp"
 

@@ -42,24 +42,19 @@ class KNNPer(FedAvg):
     After them each client stores the features (before the last layer) and labels of its training examples. With
     N_k(x) the k stored examples nearest to x, p(y | x) = lambda_i p_kNN(y | x) + (1 - lambda_i) p_w(y | x) and
     p_kNN(y | x) proportional to the sum over N_k(x) of 1[y_j = y] exp(-d(z, z_j)).
-
-    Attributes:
-        neighbours: k; all stored examples if there are fewer.
-        distance: d: ``"squared"`` for |z - z_j|^2 / (D scale) as in the authors' code, D being the number of features;
-            ``"euclidean"`` for |z - z_j| / scale as in the paper.
-        scale: Scale of d.
-        capacity: Places for stored examples of a client, the same for all.
-        mix: lambda_i of a client whose validation examples do not choose it.
-        tune: Whether lambda_i is chosen among 0, 0.1, ..., 1 by accuracy (then NLL) on the client's validation
-            examples, if it has any.
     """
 
-    neighbours: Count = 10
+    neighbours: Count = 10  # k; all stored examples if there are fewer
     distance: Distance = "squared"
-    scale: Positive = 1.0
-    capacity: Count = 5000
+    """d: ``"squared"`` for |z - z_j|^2 / (D scale) as in the authors' code, D being the number of features;
+    ``"euclidean"`` for |z - z_j| / scale as in the paper."""
+    scale: Positive = 1.0  # scale of d
+    capacity: Count = 5000  # places for stored examples of a client, the same for all
     mix: Annotated[float, "[0, 1]"] = 0.5
+    """lambda_i of a client whose validation examples do not choose it."""
     tune: bool = True
+    """Whether lambda_i is chosen among 0, 0.1, ..., 1 by accuracy (then NLL) on the client's validation examples, if
+    it has any."""
 
     name: ClassVar[str] = "knn-per"
     models: ClassVar[tuple[Judged, ...]] = ("personal", "global")

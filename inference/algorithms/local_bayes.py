@@ -60,20 +60,15 @@ class LocalBayes(Local):
     """Settings of Bayes by Backprop without communication: the Bayesian bound that a federation must beat.
 
     Each client keeps q = N(mu, softplus(rho)^2) over all weights of a network, and follows Adam on `MixtureBound`.
-
-    Attributes:
-        lr: Adam's learning rate.
-        pi: The prior's weight of its wide component. The paper tries 1/4, 1/2, 3/4.
-        sigma1: Its standard deviation; the paper tries exp(0), exp(-1), exp(-2).
-        sigma2: Standard deviation of the narrow one; the paper tries exp(-6), exp(-7), exp(-8).
-        rho: Standard deviation where training begins, as softplus(rho).
     """
 
-    lr: Positive = 1e-3
+    lr: Positive = 1e-3  # adam's learning rate
     pi: Annotated[float, "(0, 1)"] = 0.5
-    sigma1: Positive = 1.0
+    """The prior's weight of its wide component. The paper tries 1/4, 1/2, 3/4."""
+    sigma1: Positive = 1.0  # its standard deviation; the paper tries exp(0), exp(-1), exp(-2)
     sigma2: Positive = 0.0025
-    rho: float = -4.0
+    """Standard deviation of the narrow one; the paper tries exp(-6), exp(-7), exp(-8)."""
+    rho: float = -4.0  # standard deviation where training begins, as softplus(rho)
 
     name: ClassVar[str] = "local-bayes"
 

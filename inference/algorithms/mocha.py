@@ -54,16 +54,11 @@ class Mocha(StoringMethod):
 
     MOCHA itself is a primal-dual solver for convex losses; for networks each client follows the gradient of its own
     column while the others' stand still for a round. The server stores all weights and makes A (`coupling`).
-
-    Attributes:
-        lam: Weight of the coupling; 0 is local training.
-        ridge: Weight of the squared norm.
-        relationship: How A is made, see `coupling`.
     """
 
-    lam: NonNegative = 0.01
-    ridge: NonNegative = 0.0
-    relationship: Literal["mean", "learned"] = "mean"
+    lam: NonNegative = 0.01  # weight of the coupling; 0 is local training
+    ridge: NonNegative = 0.0  # weight of the squared norm
+    relationship: Literal["mean", "learned"] = "mean"  # how A is made, see `coupling`
 
     name: ClassVar[str] = "mocha"
 

@@ -79,22 +79,17 @@ class PFedGP(PointMethod):
     given) of length 1. A round: clients build their trees, and train the features on `GPObjective`; the server averages
     the layers below the last. A client predicts by its Gaussian processes given its stored training examples, whose
     probabilities multiply along the path to a class; a class that it never saw has probability 0.
-
-    Attributes:
-        outputscale: Prior variance of the processes, fixed.
-        lengthscale: Fixed, too.
-        iterations: Rounds of the mean field, in training and prediction.
-        capacity: Training examples that a client builds trees and predictions from, at most; time grows with its cube.
     """
 
     lr: Positive = 0.05
     momentum: Annotated[float, "[0, 1)"] = 0.9
     weight_decay: NonNegative = 1e-3
     weighting: Literal["examples", "uniform"] = "uniform"
-    outputscale: Positive = 8.0
-    lengthscale: Positive = 1.0
-    iterations: Count = 3
+    outputscale: Positive = 8.0  # prior variance of the processes, fixed
+    lengthscale: Positive = 1.0  # fixed, too
+    iterations: Count = 3  # rounds of the mean field, in training and prediction
     capacity: Count = 500
+    """Training examples that a client builds trees and predictions from, at most; time grows with its cube."""
 
     name: ClassVar[str] = "pfedgp"
     models: ClassVar[tuple[Judged, ...]] = ("personal",)

@@ -23,22 +23,14 @@ class PFedMe(PointMethod):
 
     For each of R minibatches a client makes K steps on theta, then moves its copy of the common weights:
     w_i <- w_i - lr lam (w_i - theta). Personal models are the theta, kept apart from w_i.
-
-    Attributes:
-        lam: The authors' lambda, the weight of the pull.
-        inner_steps: Steps K on the same minibatch.
-        inner_lr: Their length; inner_lr * lam must be below 2, or they diverge.
-        beta: The server's step: w <- (1 - beta) w + beta mean(w_i).
-        lr: Step of the copies (the authors' eta).
-        weighting: The paper averages uniformly.
     """
 
-    lr: Positive = 0.01
-    weighting: Literal["examples", "uniform"] = "uniform"
-    lam: Positive = 15.0
-    inner_steps: Count = 5
-    inner_lr: Positive = 0.05
-    beta: Positive = 1.0
+    lr: Positive = 0.01  # step of the copies (the authors' eta)
+    weighting: Literal["examples", "uniform"] = "uniform"  # the paper averages uniformly
+    lam: Positive = 15.0  # the authors' lambda, the weight of the pull
+    inner_steps: Count = 5  # steps K on the same minibatch
+    inner_lr: Positive = 0.05  # their length; inner_lr * lam must be below 2, or they diverge
+    beta: Positive = 1.0  # the server's step: w <- (1 - beta) w + beta mean(w_i)
 
     name: ClassVar[str] = "pfedme"
 

@@ -67,16 +67,12 @@ class PFedVEM(SplitMethod):
     A round of client i: rho_i^2 in closed form, ``head_steps`` minibatches on the head's ELBO, the others on the body
     with a head drawn from q_i. The server weighs the m_i by 1 / rho_i^2 and averages bodies by examples. The authors'
     head steps use all examples at once; here they use minibatches, as the steps of every other method.
-
-    Attributes:
-        head_steps: Minibatches for the head, below ``local_steps``; None for half of them.
-        head_lr: Their learning rate; None for ``lr``.
-        scale: Standard deviation of the heads' q_i where training begins.
     """
 
     head_steps: Count | None = None
-    head_lr: Positive | None = None
-    scale: Positive = 0.1
+    """Minibatches for the head, below ``local_steps``; None for half of them."""
+    head_lr: Positive | None = None  # their learning rate; None for ``lr``
+    scale: Positive = 0.1  # standard deviation of the heads' q_i where training begins
 
     name: ClassVar[str] = "pfedvem"
     models: ClassVar[tuple[Judged, ...]] = ("personal", "global")

@@ -34,20 +34,14 @@ class PointBelief:
     """One value for every site of a declared model, of one client, of N stacked ones, or of the server.
 
     Its posterior predictive is the model's prediction at that value; there is no epistemic uncertainty.
-
-    Attributes:
-        model: The declared model.
-        theta: All sites in unconstrained coordinates, flat ``[P]``, or ``[N, P]`` if stacked.
-        stacked: Whether there is a leading client dimension.
-        extras: What a prediction rule needs beside the sites, such as stored examples; ``[N, ...]`` each if stacked.
-        rule: How classes are predicted; None for the model's own way.
     """
 
-    model: DeclaredModel
-    theta: Tensor
-    stacked: bool = False
+    model: DeclaredModel  # the declared model
+    theta: Tensor  # all sites in unconstrained coordinates, flat ``[P]``, or ``[N, P]`` if stacked
+    stacked: bool = False  # whether there is a leading client dimension
     extras: Mapping[str, Tensor] | None = None
-    rule: PredictionRule | None = None
+    """What a prediction rule needs beside the sites, such as stored examples; ``[N, ...]`` each if stacked."""
+    rule: PredictionRule | None = None  # how classes are predicted; None for the model's own way
 
     @staticmethod
     def cat(parts: Sequence[PointBelief]) -> PointBelief:

@@ -31,27 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PredictiveTrace:
-    """How clients' posterior predictives of the same inputs change from round to round.
+    """How clients' posterior predictives of the same inputs change from round to round."""
 
-    Attributes:
-        rounds: The R rounds looked at; 0 is before any training.
-        clients: The S clients looked at.
-        classes: Names of the C classes.
-        y: Labels of the n inputs, int64 ``[n]``.
-        probs: Class probabilities, averaged over draws, ``[R, S, n, C]``.
-        entropy: Entropy of those, in nats, ``[R, S, n]``.
-        epistemic: The part of it that more data would remove (mutual information), in nats, ``[R, S, n]``.
-        spread: Standard deviation over draws of the probability of the true class, ``[R, S, n]``.
-    """
-
-    rounds: tuple[int, ...]
-    clients: tuple[int, ...]
-    classes: tuple[str, ...]
-    y: Tensor
-    probs: Tensor
-    entropy: Tensor
-    epistemic: Tensor
-    spread: Tensor
+    rounds: tuple[int, ...]  # the R rounds looked at; 0 is before any training
+    clients: tuple[int, ...]  # the S clients looked at
+    classes: tuple[str, ...]  # names of the C classes
+    y: Tensor  # labels of the n inputs, int64 ``[n]``
+    probs: Tensor  # class probabilities, averaged over draws, ``[R, S, n, C]``
+    entropy: Tensor  # entropy of those, in nats, ``[R, S, n]``
+    epistemic: Tensor  # the part of it that more data would remove (mutual information), in nats, ``[R, S, n]``
+    spread: (
+        Tensor  # standard deviation over draws of the probability of the true class, ``[R, S, n]``
+    )
 
     @property
     def truth(self) -> Tensor:
@@ -175,29 +166,17 @@ def plot_trace(trace: PredictiveTrace, example: int = 0) -> Figure:
 
 @dataclass(frozen=True)
 class ClientQuality:
-    """What a client's own uncertainty says of its data; NaN is "not defined".
+    """What a client's own uncertainty says of its data; NaN is "not defined"."""
 
-    Attributes:
-        client: Its number.
-        examples: Training examples n_i.
-        information_gain: KL(q^i‖w) in nats: how much its data changed its mind.
-        gain_per_example: The same per training example.
-        train_entropy: Mean predictive entropy of its training examples, in nats (classes only).
-        held_out_entropy: That of its validation examples.
-        held_out_nll: Mean negative log-likelihood of its validation examples, in nats.
-        z: Evidence that its validation outcomes depend on their inputs, standard normal if they do not.
-        effect: z/√(m-1) of m validation examples, about proportional to the share of outcomes that are right.
-    """
-
-    client: int
-    examples: int
-    information_gain: float
-    gain_per_example: float
-    train_entropy: float
-    held_out_entropy: float
-    held_out_nll: float
-    z: float
-    effect: float
+    client: int  # its number
+    examples: int  # training examples n_i
+    information_gain: float  # KL(q^i‖w) in nats: how much its data changed its mind
+    gain_per_example: float  # the same per training example
+    train_entropy: float  # mean predictive entropy of its training examples, in nats (classes only)
+    held_out_entropy: float  # that of its validation examples
+    held_out_nll: float  # mean negative log-likelihood of its validation examples, in nats
+    z: float  # evidence that its validation outcomes depend on their inputs, standard normal if they do not
+    effect: float  # z/√(m-1) of m validation examples, about proportional to the share of outcomes that are right
 
 
 def client_quality(

@@ -66,17 +66,11 @@ def batch(plan: BatchPlan, step: int) -> dict[str, Tensor | None]:
 
 @dataclass(frozen=True)
 class Descent:
-    """How a step follows a gradient.
+    """How a step follows a gradient."""
 
-    Attributes:
-        rate: Learning rate at a step of the round.
-        momentum: Share of the last step that is added to the next (Polyak), in [0, 1).
-        weight_decay: Factor of the weights themselves that is added to the gradient.
-    """
-
-    rate: Callable[[int], float]
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    rate: Callable[[int], float]  # learning rate at a step of the round
+    momentum: float = 0.0  # share of the last step that is added to the next (Polyak), in [0, 1)
+    weight_decay: float = 0.0  # factor of the weights themselves that is added to the gradient
 
 
 def descend(

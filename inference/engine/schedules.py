@@ -11,21 +11,13 @@ Schedule = Literal["constant", "cosine", "linear"]
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of rounds with a learning-rate schedule of its own.
+    """A stretch of rounds with a learning-rate schedule of its own."""
 
-    Attributes:
-        name: What it is for.
-        begun: Rounds of the phase that are finished.
-        length: Rounds of the phase.
-        lr: Learning rate at its beginning.
-        schedule: How the rate changes over the phase.
-    """
-
-    name: str
-    begun: int
-    length: int
-    lr: float
-    schedule: Schedule
+    name: str  # what it is for
+    begun: int  # rounds of the phase that are finished
+    length: int  # rounds of the phase
+    lr: float  # learning rate at its beginning
+    schedule: Schedule  # how the rate changes over the phase
 
     @property
     def first(self) -> bool:

@@ -67,31 +67,20 @@ class Predictions(_Predictions):
 
 @dataclass(frozen=True)
 class NumberPredictions(_Predictions):
-    """Predictions of numbers in the model's units, ``[n]`` each; outcomes are NaN where missing.
+    """Predictions of numbers in the model's units, ``[n]`` each; outcomes are NaN where missing."""
 
-    Attributes:
-        y: Outcomes.
-        client: Whose example it is.
-        mean: Predictive mean.
-        aleatoric: Mean over draws of the conditional variance.
-        epistemic: Variance over draws of the conditional mean.
-        log_density: log of the mean over draws of p(y | x, weights), in nats; NaN where y is missing.
-        lower: Lower end of the central 90 % interval.
-        upper: Its upper end.
-        crps: Continuous ranked probability score; NaN where y is missing.
-        scale: One unit of the model in the data's own units: the scale by which outcomes were standardised.
-    """
-
-    y: Tensor
-    client: Tensor
-    mean: Tensor
-    aleatoric: Tensor
-    epistemic: Tensor
+    y: Tensor  # outcomes
+    client: Tensor  # whose example it is
+    mean: Tensor  # predictive mean
+    aleatoric: Tensor  # mean over draws of the conditional variance
+    epistemic: Tensor  # variance over draws of the conditional mean
     log_density: Tensor
-    lower: Tensor
-    upper: Tensor
-    crps: Tensor
+    """log of the mean over draws of p(y | x, weights), in nats; NaN where y is missing."""
+    lower: Tensor  # lower end of the central 90 % interval
+    upper: Tensor  # its upper end
+    crps: Tensor  # continuous ranked probability score; NaN where y is missing
     scale: float = 1.0
+    """One unit of the model in the data's own units: the scale by which outcomes were standardised."""
 
 
 AnyPredictions = Predictions | NumberPredictions

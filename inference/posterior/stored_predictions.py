@@ -29,24 +29,16 @@ Spoil = Callable[[int, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Asked:
-    """Examples of all clients, end to end, and what is kept of the answers.
+    """Examples of all clients, end to end, and what is kept of the answers."""
 
-    Attributes:
-        dataset: Where the examples lie.
-        index: Into the data set, int64 ``[n]``.
-        starts: Where each client's begin, ``[N + 1]``.
-        table: The answers so far.
-        spoil: Changes a client's inputs, all of them at once.
-        broken: bool ``[n]``, where an answer that is no probability may stand for itself alone: True where there was
-            one, and the statistics are NaN. None: such an answer is an error.
-    """
-
-    dataset: Dataset
-    index: Tensor
-    starts: tuple[int, ...]
-    table: Table
-    spoil: Spoil | None = None
+    dataset: Dataset  # where the examples lie
+    index: Tensor  # into the data set, int64 ``[n]``
+    starts: tuple[int, ...]  # where each client's begin, ``[N + 1]``
+    table: Table  # the answers so far
+    spoil: Spoil | None = None  # changes a client's inputs, all of them at once
     broken: NDArray[np.bool_] | None = None
+    """bool ``[n]``, where an answer that is no probability may stand for itself alone: True where there was one, and
+    the statistics are NaN. None: such an answer is an error."""
 
     @staticmethod
     def of(

@@ -23,40 +23,30 @@ ENOUGH = 40
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """Posterior predictive of classes for n inputs.
+    """Posterior predictive of classes for n inputs."""
 
-    Attributes:
-        probs: Class probabilities ``[n, C]``, averaged over draws.
-        aleatoric: Mean over draws of the entropy, ``[n]`` in nats: noise in the data.
-    """
-
-    probs: Tensor
-    aleatoric: Tensor
+    probs: Tensor  # class probabilities ``[n, C]``, averaged over draws
+    aleatoric: Tensor  # mean over draws of the entropy, ``[n]`` in nats: noise in the data
 
 
 @dataclass(frozen=True)
 class NumberSummary:
-    """Posterior predictive of numbers for n inputs, ``[n]`` each, in the model's units.
+    """Posterior predictive of numbers for n inputs, ``[n]`` each, in the model's units."""
 
-    Attributes:
-        mean: Predictive mean.
-        aleatoric: Mean over draws of the conditional variance: noise in the data.
-        epistemic: Variance over draws of the conditional mean (divided by K): what more data would remove. The two
-            sum to the predictive variance. Both are infinite or NaN where the likelihood's moments are, as
-            Student's t has them with few degrees of freedom.
-        log_density: log of the mean over draws of p(y | x, weights), in nats; NaN where y is missing.
-        lower: Lower end of the central 90 % interval, estimated from drawn outcomes; a count if outcomes are counts.
-        upper: Its upper end.
-        crps: Continuous ranked probability score, estimated without bias from drawn outcomes; NaN where y is missing.
-    """
-
-    mean: Tensor
-    aleatoric: Tensor
+    mean: Tensor  # predictive mean
+    aleatoric: Tensor  # mean over draws of the conditional variance: noise in the data
     epistemic: Tensor
-    log_density: Tensor
+    """Variance over draws of the conditional mean (divided by K): what more data would remove. The two sum to the
+    predictive variance. Both are infinite or NaN where the likelihood's moments are, as Student's t has them with
+    few degrees of freedom."""
+    log_density: (
+        Tensor  # log of the mean over draws of p(y | x, weights), in nats; NaN where y is missing
+    )
     lower: Tensor
-    upper: Tensor
+    """Lower end of the central 90 % interval, estimated from drawn outcomes; a count if outcomes are counts."""
+    upper: Tensor  # its upper end
     crps: Tensor
+    """Continuous ranked probability score, estimated without bias from drawn outcomes; NaN where y is missing."""
 
     @staticmethod
     def joined(parts: Sequence[NumberSummary]) -> NumberSummary:

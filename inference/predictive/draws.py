@@ -29,15 +29,10 @@ CHUNK = 8192
 
 @dataclass(frozen=True)
 class PredictiveStreams:
-    """The random numbers of one posterior predictive.
+    """The random numbers of one posterior predictive."""
 
-    Attributes:
-        weights: For draws of the sites.
-        outcomes: For outcomes drawn under each of them.
-    """
-
-    weights: torch.Generator
-    outcomes: torch.Generator
+    weights: torch.Generator  # for draws of the sites
+    outcomes: torch.Generator  # for outcomes drawn under each of them
 
 
 def predictive_streams(

@@ -16,19 +16,12 @@ from pyro_pfedbayes.inference.engine.optimizer import RowAdam
 
 @dataclass(frozen=True)
 class Follower:
-    """A stack of w_i that follow their q^i by gradient steps on KL(q^i‖w_i) (Zhang et al. 2022, section 4).
+    """A stack of w_i that follow their q^i by gradient steps on KL(q^i‖w_i) (Zhang et al. 2022, section 4)."""
 
-    Attributes:
-        loc: Means ``[S, T]``, changed in place.
-        rho: Unconstrained scales ``[S, T]``, changed in place.
-        adam: Over both.
-        lr: Learning rate, the paper's eta_2.
-    """
-
-    loc: Tensor
-    rho: Tensor
-    adam: RowAdam
-    lr: float
+    loc: Tensor  # means ``[S, T]``, changed in place
+    rho: Tensor  # unconstrained scales ``[S, T]``, changed in place
+    adam: RowAdam  # over both
+    lr: float  # learning rate, the paper's eta_2
 
     @classmethod
     def begin(

@@ -18,24 +18,16 @@ from pyro_pfedbayes.randomness import generator
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """The minibatches of one round: for S clients, R steps of b examples.
+    """The minibatches of one round: for S clients, R steps of b examples."""
 
-    Attributes:
-        index: Which examples, int64 ``[S, R, b]``, into the shared inputs.
-        mask: bool ``[S, b]``, False for padding: a client with n_i < b examples has all of them in
-            each batch, then the first of them again, masked. Batches of other clients are full.
-        sizes: n_i, float32 ``[S]``.
-        counts: Examples in a batch that count, min(b, n_i), float32 ``[S]``.
-        x: The shared inputs, ``[n, *features]``.
-        y: The shared outcomes ``[n]``: labels int64, numbers float32.
-    """
-
-    index: Tensor
+    index: Tensor  # which examples, int64 ``[S, R, b]``, into the shared inputs
     mask: Tensor
-    sizes: Tensor
-    counts: Tensor
-    x: Tensor
-    y: Tensor
+    """bool ``[S, b]``, False for padding: a client with n_i < b examples has all of them in each batch, then the first
+    of them again, masked. Batches of other clients are full."""
+    sizes: Tensor  # n_i, float32 ``[S]``
+    counts: Tensor  # examples in a batch that count, min(b, n_i), float32 ``[S]``
+    x: Tensor  # the shared inputs, ``[n, *features]``
+    y: Tensor  # the shared outcomes ``[n]``: labels int64, numbers float32
 
     @property
     def steps(self) -> int:

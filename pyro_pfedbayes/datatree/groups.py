@@ -28,15 +28,10 @@ def draws_that_fit(observations: int) -> int:
 
 @dataclass(frozen=True)
 class Owners:
-    """Whose observation it is, and which clients a tree is about.
+    """Whose observation it is, and which clients a tree is about."""
 
-    Attributes:
-        owner: Number of the client that each observation belongs to, int64 ``[n]``.
-        clients: Numbers of all clients, ascending; some may have no observation.
-    """
-
-    owner: NDArray[np.int64]
-    clients: NDArray[np.int64]
+    owner: NDArray[np.int64]  # number of the client that each observation belongs to, int64 ``[n]``
+    clients: NDArray[np.int64]  # numbers of all clients, ascending; some may have no observation
 
     @staticmethod
     def of(owner: NDArray[np.int64], clients: Sequence[int] | None = None) -> Owners:

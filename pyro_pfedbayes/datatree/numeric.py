@@ -22,19 +22,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class NumberDraw:
-    """What one draw of the weights says about n outcomes.
+    """What one draw of the weights says about n outcomes."""
 
-    Attributes:
-        mean: Conditional mean ``[n]``.
-        variance: Conditional variance ``[n]``; infinite or NaN where the distribution has none.
-        log_density: log p(y | x, weights), ``[n]`` in nats; NaN where y is missing.
-        outcomes: Outcomes drawn from it, ``[samples, n]``.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    log_density: Tensor
-    outcomes: Tensor
+    mean: Tensor  # conditional mean ``[n]``
+    variance: (
+        Tensor  # conditional variance ``[n]``; infinite or NaN where the distribution has none
+    )
+    log_density: Tensor  # log p(y | x, weights), ``[n]`` in nats; NaN where y is missing
+    outcomes: Tensor  # outcomes drawn from it, ``[samples, n]``
 
 
 def to_datatree_numbers(

@@ -32,19 +32,13 @@ Measure = Callable[[Columns], float | Tensor]
 
 @dataclass(frozen=True)
 class ClientMeasures:
-    """Measures by client and pooled.
+    """Measures by client and pooled."""
 
-    Attributes:
-        names: Names of the N clients.
-        count: Examples of each that were judged, int64 ``[N]``.
-        by_client: Each measure of each client, float64 ``[N]``; NaN where it is not defined.
-        pooled: Each measure of all examples together; NaN likewise.
-    """
-
-    names: tuple[str, ...]
-    count: Tensor
+    names: tuple[str, ...]  # names of the N clients
+    count: Tensor  # examples of each that were judged, int64 ``[N]``
     by_client: Mapping[str, Tensor]
-    pooled: Mapping[str, float]
+    """Each measure of each client, float64 ``[N]``; NaN where it is not defined."""
+    pooled: Mapping[str, float]  # each measure of all examples together; NaN likewise
 
 
 def measure_clients(

@@ -23,19 +23,14 @@ _FAR = 2.0**40  # labels so nearly tied with the largest that no 1/T up to here 
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """Confidence and accuracy by bins of confidence.
+    """Confidence and accuracy by bins of confidence."""
 
-    Attributes:
-        edges: Ends of the bins, float64 ``[bins + 1]``, from 0 to 1; bin b is (edges[b], edges[b + 1]].
-        confidence: Mean of the largest probability in each bin, float64 ``[bins]``; NaN where it is empty.
-        accuracy: Share of right predictions in each bin, float64 ``[bins]``; NaN where it is empty.
-        count: Examples in each bin, int64 ``[bins]``.
-    """
-
-    edges: Tensor
-    confidence: Tensor
-    accuracy: Tensor
-    count: Tensor
+    edges: Tensor  # ends of the bins, float64 ``[bins + 1]``, from 0 to 1; bin b is (edges[b], edges[b + 1]]
+    confidence: Tensor  # mean of the largest probability in each bin, float64 ``[bins]``; NaN where it is empty
+    accuracy: (
+        Tensor  # share of right predictions in each bin, float64 ``[bins]``; NaN where it is empty
+    )
+    count: Tensor  # examples in each bin, int64 ``[bins]``
 
     @property
     def error(self) -> float:

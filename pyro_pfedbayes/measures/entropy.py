@@ -17,18 +17,13 @@ _ROUNDING_HALF = 5e-2
 
 @dataclass(frozen=True)
 class EntropySplit:
-    """Predictive entropy and its two parts, float64 ``[n]`` in nats; ``total = aleatoric + epistemic``.
+    """Predictive entropy and its two parts, float64 ``[n]`` in nats; ``total = aleatoric + epistemic``."""
 
-    Attributes:
-        total: Entropy of the averaged probabilities, in [0, log C].
-        aleatoric: Mean over draws of each draw's entropy, in [0, log C]: noise in the data.
-        epistemic: Their difference, in [0, log C]: the mutual information of label and weights. Not above log K for
-            K draws, so few draws cannot show much of it.
-    """
-
-    total: Tensor
-    aleatoric: Tensor
+    total: Tensor  # entropy of the averaged probabilities, in [0, log C]
+    aleatoric: Tensor  # mean over draws of each draw's entropy, in [0, log C]: noise in the data
     epistemic: Tensor
+    """Their difference, in [0, log C]: the mutual information of label and weights. Not above log K for K draws, so
+    few draws cannot show much of it."""
 
 
 def entropy(probs: Tensor) -> Tensor:

@@ -23,18 +23,13 @@ _BLOCK = 2**22  # numbers that are widened to float64 at a time
 
 @dataclass(frozen=True)
 class IntervalReport:
-    """Central predictive intervals of several levels, float64 ``[levels]`` each.
+    """Central predictive intervals of several levels, float64 ``[levels]`` each."""
 
-    Attributes:
-        level: The probability that each interval should hold.
-        coverage: Share of outcomes in it, ends included, in [0, 1]. Intervals of whole numbers end at whole numbers
-            and hold more than their level by nature.
-        width: Mean width, in the outcome's unit: sharpness. Narrow is good only where the coverage is right.
-    """
-
-    level: Tensor
+    level: Tensor  # the probability that each interval should hold
     coverage: Tensor
-    width: Tensor
+    """Share of outcomes in it, ends included, in [0, 1]. Intervals of whole numbers end at whole numbers and hold more
+    than their level by nature."""
+    width: Tensor  # mean width, in the outcome's unit: sharpness. Narrow is good only where the coverage is right.
 
 
 def crps(draws: Tensor, y: Tensor, *, fair: bool = True) -> Tensor:

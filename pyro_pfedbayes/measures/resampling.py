@@ -23,38 +23,24 @@ _BLOCK = 2**22  # rows that are drawn at a time
 
 @dataclass(frozen=True)
 class Interval:
-    """A measure and where it may lie.
+    """A measure and where it may lie."""
 
-    Attributes:
-        estimate: The measure of the data as they are; NaN where it is not defined.
-        lower: Lower end; NaN where the interval is not defined.
-        upper: Upper end; NaN likewise.
-        level: Probability of the interval.
-        undefined: Resamples in which the measure was not defined; the ends are those of the others.
-    """
-
-    estimate: float
-    lower: float
-    upper: float
-    level: float
+    estimate: float  # the measure of the data as they are; NaN where it is not defined
+    lower: float  # lower end; NaN where the interval is not defined
+    upper: float  # upper end; NaN likewise
+    level: float  # probability of the interval
     undefined: int = 0
+    """Resamples in which the measure was not defined; the ends are those of the others."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """The same for several clients, float64 ``[N]`` each.
+    """The same for several clients, float64 ``[N]`` each."""
 
-    Attributes:
-        estimate: The measure; NaN where it is not defined.
-        lower: Lower ends; NaN where the interval is not defined.
-        upper: Upper ends; NaN likewise.
-        level: Probability of each interval.
-    """
-
-    estimate: Tensor
-    lower: Tensor
-    upper: Tensor
-    level: float
+    estimate: Tensor  # the measure; NaN where it is not defined
+    lower: Tensor  # lower ends; NaN where the interval is not defined
+    upper: Tensor  # upper ends; NaN likewise
+    level: float  # probability of each interval
 
 
 def bootstrap(

@@ -20,15 +20,10 @@ from pyro_pfedbayes.measures.validation import same_length, vector
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """The risk-coverage curve, float64 ``[n]``; empty if there are no examples.
+    """The risk-coverage curve, float64 ``[n]``; empty if there are no examples."""
 
-    Attributes:
-        coverage: Share of examples accepted: 1/n, 2/n, …, 1.
-        risk: Expected mean error of those accepted, in the unit of the error.
-    """
-
-    coverage: Tensor
-    risk: Tensor
+    coverage: Tensor  # share of examples accepted: 1/n, 2/n, …, 1
+    risk: Tensor  # expected mean error of those accepted, in the unit of the error
 
 
 def risk_coverage(uncertainty: Tensor, error: Tensor) -> RiskCoverage:

@@ -94,20 +94,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs, compared.
+    """Several runs, compared."""
 
-    Attributes:
-        groups: Methods, in the order of the runs given.
-        differences: From the first group on the same data, paired by seed; groups without a common seed are left out.
-        tempering: ζ, accuracy and ECE of the personal models of runs on the same data that differ in
-            ``algorithm.zeta``; of the first data on which some do.
-        outcome: ``class`` or ``number``.
-    """
-
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...]  # methods, in the order of the runs given
     differences: tuple[Difference, ...]
+    """From the first group on the same data, paired by seed; groups without a common seed are left out."""
     tempering: tuple[tuple[float, float, float], ...]
-    outcome: str
+    """ζ, accuracy and ECE of the personal models of runs on the same data that differ in ``algorithm.zeta``; of the
+    first data on which some do."""
+    outcome: str  # ``class`` or ``number``
 
 
 def compare(reports: Sequence[ReportData]) -> Comparison:

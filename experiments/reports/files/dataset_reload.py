@@ -19,25 +19,15 @@ _SMALLEST = 4  # pixels a side that make a picture
 
 @dataclass(frozen=True)
 class ReloadedData:
-    """What a report takes from the data set.
+    """What a report takes from the data set."""
 
-    Attributes:
-        names: Names of all clients, by number.
-        train: Training examples of each.
-        test: Test examples of each.
-        images: Whether examples are images.
-        x: Inputs as the networks saw them, ``[n, *features]``.
-        loc: Subtracted from images that lay in [-1, 1].
-        scale: Divided by afterwards.
-    """
-
-    names: tuple[str, ...]
-    train: tuple[int, ...]
-    test: tuple[int, ...]
-    images: bool
-    x: Array
-    loc: float = 0.0
-    scale: float = 1.0
+    names: tuple[str, ...]  # names of all clients, by number
+    train: tuple[int, ...]  # training examples of each
+    test: tuple[int, ...]  # test examples of each
+    images: bool  # whether examples are images
+    x: Array  # inputs as the networks saw them, ``[n, *features]``
+    loc: float = 0.0  # subtracted from images that lay in [-1, 1]
+    scale: float = 1.0  # divided by afterwards
 
 
 def reload_dataset(run: RunFiles) -> ReloadedData:

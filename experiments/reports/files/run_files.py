@@ -29,52 +29,36 @@ _NEWER = ("log_density", "crps", "below", "equal")
 
 @dataclass(frozen=True)
 class Posterior:
-    """What ``posterior.nc`` says of n test examples.
+    """What ``posterior.nc`` says of n test examples."""
 
-    Attributes:
-        y: Outcomes ``[n]``: labels (-1 unknown), or numbers (NaN missing).
-        owner: Number of the client of each ``[n]``.
-        index: Where each lies in its data set ``[n]``; None in files that do not say.
-        personal: ``p [n, C]``, ``total``, ``aleatoric``, ``epistemic`` in nats; or ``mean``, ``sd``, ``aleatoric``,
-            ``epistemic`` (variances) and in newer files ``log_density`` (nats), ``crps``, and counts of draws ``below``
-            each outcome and ``equal`` to it, ``[n]``.
-        global_: The same of the global model; None if not stored.
-        classes: Names of the classes; none for numbers.
-        names: Names of the clients that have examples, by number.
-        draws: Draws of the weights that statistics are over.
-        kept: Of these, those that are stored one by one.
-        outcomes: Outcomes drawn ``[K, n]``, for numbers.
-        log_likelihood: log p(y | x, weights) in nats ``[K, n]``, for numbers.
-        validation: ``p``, ``y``, ``owner`` of validation examples by ``personal`` and ``global``.
-        unseen: ``p``, ``total``, ``aleatoric``, ``epistemic``, ``owner`` of examples of unseen classes.
-        foreign: The same of examples of another data set, each asked of every client.
-        foreign_name: Of the other data set.
-        corrupted: The same of damaged test examples; and ``y``, ``index`` in the data set, ``corruption`` (a text)
-            and ``strength``.
-        gain: ``kl [N, sites]``, ``client [N]``, ``site [sites]``.
-        attrs: Of the whole tree.
-        damaged: Optional groups that are there but could not be read, and why, by name.
-    """
-
-    y: Array
-    owner: Array
-    index: Array | None
+    y: Array  # outcomes ``[n]``: labels (-1 unknown), or numbers (NaN missing)
+    owner: Array  # number of the client of each ``[n]``
+    index: Array | None  # where each lies in its data set ``[n]``; None in files that do not say
     personal: Columns
-    global_: Columns | None
-    classes: tuple[str, ...]
-    names: Mapping[int, str]
-    draws: int
-    kept: int
-    outcomes: Array | None = None
-    log_likelihood: Array | None = None
+    """``p [n, C]``, ``total``, ``aleatoric``, ``epistemic`` in nats; or ``mean``, ``sd``, ``aleatoric``, ``epistemic``
+    (variances) and in newer files ``log_density`` (nats), ``crps``, and counts of draws ``below`` each outcome and
+    ``equal`` to it, ``[n]``."""
+    global_: Columns | None  # the same of the global model; None if not stored
+    classes: tuple[str, ...]  # names of the classes; none for numbers
+    names: Mapping[int, str]  # names of the clients that have examples, by number
+    draws: int  # draws of the weights that statistics are over
+    kept: int  # of these, those that are stored one by one
+    outcomes: Array | None = None  # outcomes drawn ``[K, n]``, for numbers
+    log_likelihood: Array | None = None  # log p(y | x, weights) in nats ``[K, n]``, for numbers
     validation: Mapping[str, Columns] = field(default_factory=dict)
+    """``p``, ``y``, ``owner`` of validation examples by ``personal`` and ``global``."""
     unseen: Columns | None = None
+    """``p``, ``total``, ``aleatoric``, ``epistemic``, ``owner`` of examples of unseen classes."""
     foreign: Columns | None = None
-    foreign_name: str = ""
+    """The same of examples of another data set, each asked of every client."""
+    foreign_name: str = ""  # of the other data set
     corrupted: Columns | None = None
-    gain: Columns | None = None
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    """The same of damaged test examples; and ``y``, ``index`` in the data set, ``corruption`` (a text) and
+    ``strength``."""
+    gain: Columns | None = None  # ``kl [N, sites]``, ``client [N]``, ``site [sites]``
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # of the whole tree
     damaged: Mapping[str, str] = field(default_factory=dict)
+    """Optional groups that are there but could not be read, and why, by name."""
 
     @property
     def is_class(self) -> bool:

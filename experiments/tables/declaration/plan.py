@@ -45,9 +45,8 @@ class Cell:
     entry: DataEntry
     method: Method
     points: tuple[Point, ...]  # of its grid; one empty point if it has none
-    tuning: tuple[
-        tuple[Job, ...], ...
-    ]  # runs that are tried, by point; empty if there is no choice
+    tuning: tuple[tuple[Job, ...], ...]
+    """Runs that are tried, by point; empty if there is no choice."""
     final: tuple[tuple[Job, ...], ...]  # runs by point: those of the point chosen are reported
     models: tuple[str, ...] = ("personal", "global")  # which are judged
 

@@ -15,17 +15,11 @@ from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread, pai
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run that is reported.
+    """A run that is reported."""
 
-    Attributes:
-        job: The run.
-        figures: Its figures, if it is finished.
-        reason: Why it failed, if it did.
-    """
-
-    job: Job
-    figures: Figures | None
-    reason: str | None
+    job: Job  # the run
+    figures: Figures | None  # its figures, if it is finished
+    reason: str | None  # why it failed, if it did
 
     @property
     def status(self) -> str:
@@ -37,17 +31,12 @@ class RunResult:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A method on a data set.
+    """A method on a data set."""
 
-    Attributes:
-        cell: Which.
-        choice: How its settings were chosen; None while they are not.
-        runs: One a seed; none if all points of the grid failed or nothing is chosen yet.
-    """
-
-    cell: Cell
-    choice: Choice | None
+    cell: Cell  # which
+    choice: Choice | None  # how its settings were chosen; None while they are not
     runs: tuple[RunResult, ...]
+    """One a seed; none if all points of the grid failed or nothing is chosen yet."""
 
     @property
     def point(self) -> Point | None:
@@ -89,15 +78,10 @@ class CellResult:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole table, as far as it is.
+    """A whole table, as far as it is."""
 
-    Attributes:
-        plan: What it is made of.
-        cells: In the plan's order.
-    """
-
-    plan: Plan
-    cells: tuple[CellResult, ...]
+    plan: Plan  # what it is made of
+    cells: tuple[CellResult, ...]  # in the plan's order
 
     def on(self, entry: DataEntry) -> list[CellResult]:
         """The cells of one data set, method by method."""

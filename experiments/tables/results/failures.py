@@ -14,19 +14,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Failures:
-    """What went wrong in one cell.
+    """What went wrong in one cell."""
 
-    Attributes:
-        where: Data and method.
-        tuning: Tuning runs that failed.
-        seeds: Of the reported runs that failed.
-        reason: Why there are no reported runs at all; None if there are.
-    """
-
-    where: str
-    tuning: int
-    seeds: tuple[int, ...]
-    reason: str | None
+    where: str  # data and method
+    tuning: int  # tuning runs that failed
+    seeds: tuple[int, ...]  # of the reported runs that failed
+    reason: str | None  # why there are no reported runs at all; None if there are
 
     @property
     def incomplete(self) -> bool:

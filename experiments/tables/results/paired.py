@@ -14,35 +14,23 @@ _SAME = 1e-12
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and spread of some numbers.
+    """Mean and spread of some numbers."""
 
-    Attributes:
-        mean: NaN of none.
-        sd: Standard deviation (divided by n - 1); NaN of fewer than two.
-        runs: How many there are.
-    """
-
-    mean: float
-    sd: float
-    runs: int
+    mean: float  # naN of none
+    sd: float  # standard deviation (divided by n - 1); NaN of fewer than two
+    runs: int  # how many there are
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A mean difference and its 95 % interval.
+    """A mean difference and its 95 % interval."""
 
-    Attributes:
-        mean: Over the seeds that both have.
-        lower: Lower end of the t-interval; NaN where it is not defined: of one seed, and of differences that are all
-            the same, whose spread would say that they are certain.
-        upper: Upper end.
-        seeds: How many both have.
-    """
-
-    mean: float
+    mean: float  # over the seeds that both have
     lower: float
-    upper: float
-    seeds: int
+    """Lower end of the t-interval; NaN where it is not defined: of one seed, and of differences that are all the same,
+    whose spread would say that they are certain."""
+    upper: float  # upper end
+    seeds: int  # how many both have
 
 
 def spread(values: Sequence[float]) -> Spread:

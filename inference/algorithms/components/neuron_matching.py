@@ -25,34 +25,22 @@ BIAS_MEAN = 0.1
 
 @dataclass(frozen=True)
 class PFNMSettings:
-    """Of the process and of the search.
+    """Of the process and of the search."""
 
-    Attributes:
-        sigma: Variance sigma^2 of a copy around its global neuron.
-        sigma0: Variance sigma0^2 of global neurons.
-        gamma: Mass of the process: the larger, the more global neurons.
-        sweeps: How often each network is matched anew after all have been matched once.
-        max_units: Global neurons of a layer beyond which a network adds at most one more.
-    """
-
-    sigma: float = 1.0
-    sigma0: float = 1.0
-    gamma: float = 1.0
-    sweeps: int = 3
-    max_units: int = 700
+    sigma: float = 1.0  # variance sigma^2 of a copy around its global neuron
+    sigma0: float = 1.0  # variance sigma0^2 of global neurons
+    gamma: float = 1.0  # mass of the process: the larger, the more global neurons
+    sweeps: int = 3  # how often each network is matched anew after all have been matched once
+    max_units: int = 700  # global neurons of a layer beyond which a network adds at most one more
 
 
 @dataclass(frozen=True)
 class Matched:
-    """What matching finds.
+    """What matching finds."""
 
-    Attributes:
-        layers: The global network, J_l hidden neurons in layer l.
-        assignments: By hidden layer and network, each of its neurons' global one, int64 ``[L_l]``.
-    """
-
-    layers: Layers
+    layers: Layers  # the global network, J_l hidden neurons in layer l
     assignments: tuple[tuple[NDArray[np.int64], ...], ...]
+    """By hidden layer and network, each of its neurons' global one, int64 ``[L_l]``."""
 
 
 @dataclass

@@ -36,27 +36,19 @@ PERSONAL = "personal"
 
 @dataclass(frozen=True)
 class PointMethod:
-    """Settings and functions that point methods share.
+    """Settings and functions that point methods share."""
 
-    Attributes:
-        lr: Learning rate of the local steps.
-        momentum: Polyak momentum of the local steps, from rest in every round.
-        weight_decay: Factor of the weights that is added to their gradient.
-        lr_schedule: How the learning rate changes over the rounds, from ``lr`` to ``lr_final``.
-        lr_final: Where a schedule that is not constant ends.
-        local_steps: Minibatches R of a round.
-        batch_size: Examples b of a minibatch.
-        weighting: Average clients by number of ``"examples"`` or ``"uniform"``.
-    """
-
-    lr: Positive = 0.05
+    lr: Positive = 0.05  # learning rate of the local steps
     momentum: Annotated[float, "[0, 1)"] = 0.0
-    weight_decay: NonNegative = 0.0
+    """Polyak momentum of the local steps, from rest in every round."""
+    weight_decay: NonNegative = 0.0  # factor of the weights that is added to their gradient
     lr_schedule: Schedule = "constant"
-    lr_final: NonNegative = 0.0
-    local_steps: Count = 20
-    batch_size: Count = 100
+    """How the learning rate changes over the rounds, from ``lr`` to ``lr_final``."""
+    lr_final: NonNegative = 0.0  # where a schedule that is not constant ends
+    local_steps: Count = 20  # minibatches R of a round
+    batch_size: Count = 100  # examples b of a minibatch
     weighting: Literal["examples", "uniform"] = "examples"
+    """Average clients by number of ``"examples"`` or ``"uniform"``."""
 
     name: ClassVar[str] = "point"
     models: ClassVar[tuple[Judged, ...]] = ("personal", "global")

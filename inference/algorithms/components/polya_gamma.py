@@ -33,19 +33,13 @@ def rbf(a: Tensor, b: Tensor, outputscale: float, lengthscale: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Conditional:
-    """p(f | y, ω), a Gaussian: its mean at the examples, and what predictions elsewhere are made of.
+    """p(f | y, ω), a Gaussian: its mean at the examples, and what predictions elsewhere are made of."""
 
-    Attributes:
-        root: Square root of ω, ``[..., n]``.
-        factor: Cholesky factor of I + Ω^½ K Ω^½, ``[..., n, n]``; its eigenvalues are at least 1.
-        weights: a with E[f] = K a, ``[..., n]``.
-        mean: E[f], ``[..., n]``.
-    """
-
-    root: Tensor
+    root: Tensor  # square root of ω, ``[..., n]``
     factor: Tensor
-    weights: Tensor
-    mean: Tensor
+    """Cholesky factor of I + Ω^½ K Ω^½, ``[..., n, n]``; its eigenvalues are at least 1."""
+    weights: Tensor  # a with E[f] = K a, ``[..., n]``
+    mean: Tensor  # e[f], ``[..., n]``
 
     def at(self, cross: Tensor, prior: Tensor | float) -> tuple[Tensor, Tensor]:
         """Mean and variance ``[..., m]`` elsewhere, from kernels ``cross [..., n, m]`` and prior variances."""

@@ -70,13 +70,10 @@ def steps_for_head(head_steps: int | None, local_steps: int) -> int:
 
 @dataclass(frozen=True)
 class SplitMethod(PointMethod):
-    """What such methods share.
-
-    Attributes:
-        head: Name pattern of the head's sites; empty for those that the model declares private, or else its last layer.
-    """
+    """What such methods share."""
 
     head: str = ""
+    """Name pattern of the head's sites; empty for those that the model declares private, or else its last layer."""
 
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
     personal_steps: ClassVar[int] = 1
