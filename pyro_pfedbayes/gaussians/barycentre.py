@@ -11,19 +11,19 @@ the mixture of the q^i, so it needs sums only, and sums can be streamed and merg
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
+from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian, check_same_weights
 
 # A stacked Gaussian is widened to float64 in blocks of clients of about this many numbers (64 MiB):
 # the working memory, too, must not grow with the number of clients.
 _BLOCK = 2**23
 
-_Moments = Mapping[str, tuple[Tensor, Tensor]]  # name: (mean, variance sum), float64 [*event]
+_Moments = dict[str, tuple[Tensor, Tensor]]  # name: (mean, variance sum), float64 [*event]
 
 
 class MomentAccumulator:
@@ -50,8 +50,7 @@ class MomentAccumulator:
         """Start empty; the first Gaussian added decides names, shapes and device."""
         self._total_weight = 0.0
         self._dtype: torch.dtype | None = None
-        self._mean: dict[str, Tensor] = {}
-        self._variance_sum: dict[str, Tensor] = {}
+        self._moments: _Moments = {}
 
     @property
     def total_weight(self) -> float:
@@ -61,7 +60,7 @@ class MomentAccumulator:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the weights, in the order of the first Gaussian added; empty before that."""
-        return tuple(self._mean)
+        return tuple(self._moments)
 
     def add(
         self, gaussian: MeanFieldGaussian, weights: float | Sequence[float] | Tensor | None = None
@@ -74,42 +73,38 @@ class MomentAccumulator:
                 for each. They are relative, so they need not sum to 1.
 
         Raises:
-            UserError: If names, shapes or devices differ from what was added before; or the weights
+            UserError: If names, shapes or devices differ from what was added before, or the weights
                 are of another number, negative, not finite, or all zero.
         """
         a = _importance(weights, gaussian.clients or 1)
-        self._check_like(_one(gaussian), "the Gaussian to add")
+        self._check_like(gaussian.one_client(), "the Gaussian to add")
         self._absorb(gaussian, a)
 
     def merge(self, other: MomentAccumulator) -> MomentAccumulator:
         """Return the moments of everything added to either; neither is changed.
 
         Merging is commutative and associative up to float64 rounding (names keep this one's order).
-
-        Args:
-            other: Moments of the same weights, on the same device; may be empty.
-
-        Raises:
-            UserError: If names, shapes or devices differ.
+        Raises UserError if names, shapes or devices differ.
         """
         merged = MomentAccumulator()
-        for moments in (self, other):
-            merged._check_like(moments._mean, "the moments to merge")
-            merged._update(moments._total_weight, moments._by_name(), moments._dtype)
+        for part in (self, other):
+            merged._check_like(
+                {name: mean for name, (mean, _) in part._moments.items()}, "the moments to merge"
+            )
+            merged._update(part._total_weight, part._moments, part._dtype)
         return merged
 
     def result(self) -> MeanFieldGaussian:
-        """Return the barycentre of everything added, unstacked, in the widest dtype added.
-
-        Raises:
-            UserError: If nothing was added.
-        """
-        if self._dtype is None:
+        """Return the barycentre of everything added, unstacked, in the widest dtype added."""
+        dtype = self._dtype
+        if dtype is None:
             raise UserError("there are no moments yet: add at least one MeanFieldGaussian")
-        variance = {name: total / self._total_weight for name, total in self._variance_sum.items()}
         return MeanFieldGaussian(
-            {name: mean.to(self._dtype, copy=True) for name, mean in self._mean.items()},
-            {name: value.sqrt().to(self._dtype) for name, value in variance.items()},
+            {name: mean.to(dtype, copy=True) for name, (mean, _) in self._moments.items()},
+            {
+                name: (total / self._total_weight).sqrt().to(dtype)
+                for name, (_, total) in self._moments.items()
+            },
         )
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -129,27 +124,20 @@ class MomentAccumulator:
             >>> MomentAccumulator.from_state_dict(moments.state_dict()).total_weight
             2.0
         """
-        ranks = {name: rank for rank, name in enumerate(sorted(self._mean))}
+        ranks = {name: rank for rank, name in enumerate(sorted(self._moments))}
         state = {
             "total_weight": torch.tensor(self._total_weight, dtype=torch.float64),
-            "order": torch.tensor([ranks[name] for name in self._mean], dtype=torch.int64),
+            "order": torch.tensor([ranks[name] for name in self._moments], dtype=torch.int64),
             "dtype": torch.empty(0, dtype=self._dtype or torch.float32),
         }
-        for name, (mean, variance_sum) in self._by_name().items():
+        for name, (mean, variance_sum) in self._moments.items():
             state[f"mean.{name}"] = mean.clone()
             state[f"variance_sum.{name}"] = variance_sum.clone()
         return state
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor]) -> MomentAccumulator:
-        """Rebuild from what `state_dict` returned.
-
-        Args:
-            state: The tensors of `state_dict`, in any order.
-
-        Raises:
-            UserError: If a tensor is missing, misshapen, or holds what no moments can be.
-        """
+        """Rebuild from the tensors of `state_dict`, in any order; UserError if they cannot be moments."""
         for key in ("total_weight", "order", "dtype"):
             if key not in state:
                 raise UserError(f"the moments lack {key!r}: give what state_dict() returned")
@@ -159,74 +147,68 @@ class MomentAccumulator:
             raise UserError(f"the moments' order is {order}: it must rank {len(ranked)} names")
         if not (0 < total_weight < math.inf if ranked else total_weight == 0):
             raise UserError(f"the moments' total weight is {total_weight}: it must be > 0")
-        by_name = {}
+        moments = {}
         for name in (ranked[rank] for rank in order):
             mean, total = state[f"mean.{name}"], state.get(f"variance_sum.{name}")
             if total is None or total.shape != mean.shape:
                 raise UserError(f"variance_sum of {name!r} is missing, or not shaped as its mean")
             if not bool((mean.isfinite() & total.isfinite() & (total > 0)).all()):
                 raise UserError(f"mean or variance_sum of {name!r} is not finite, or not positive")
-            by_name[name] = mean.to(torch.float64), total.to(torch.float64)
-        moments = cls()
-        moments._update(total_weight, by_name, state["dtype"].dtype)
-        return moments
+            moments[name] = mean.to(torch.float64, copy=True), total.to(torch.float64, copy=True)
+        accumulator = cls()
+        accumulator._update(total_weight, moments, state["dtype"].dtype)
+        return accumulator
 
     def __repr__(self) -> str:
         """Say how much was added, not the values."""
-        return f"MomentAccumulator({len(self._mean)} names, total_weight={self._total_weight:g})"
-
-    def _by_name(self) -> _Moments:
-        return {name: (mean, self._variance_sum[name]) for name, mean in self._mean.items()}
+        return f"MomentAccumulator({len(self._moments)} names, total_weight={self._total_weight:g})"
 
     def _absorb(self, gaussian: MeanFieldGaussian, a: Tensor) -> None:
         """Add a Gaussian of importance ``a`` (float64 ``[N]`` on the CPU), both already checked."""
-        for start, stop in _blocks(gaussian):
-            weight = float(a[start:stop].sum())
+        largest = max(gaussian.event_shape(name).numel() for name in gaussian.names)
+        rows = max(1, _BLOCK // max(1, largest))
+        for start in range(0, len(a), rows):
+            block = slice(start, start + rows)
+            weight = float(a[block].sum())
             if weight == 0:
                 continue
-            share = (a[start:stop] / weight).to(gaussian.device)
-            by_name = {}
-            for name, loc in gaussian.loc.items():
-                rows = [value.detach() for value in (loc, gaussian.scale[name])]
-                rows = [v[start:stop] if gaussian.stacked else v.unsqueeze(0) for v in rows]
-                mean, variance = _block_moments(rows[0], rows[1], share)
-                by_name[name] = mean, variance * weight
-            self._update(weight, by_name, gaussian.dtype)
+            share = (a[block] / weight).to(gaussian.device)
+            moments = {}
+            for name in gaussian.names:
+                sides = (gaussian.loc[name].detach(), gaussian.scale[name].detach())
+                loc, scale = (v[block] if gaussian.stacked else v.unsqueeze(0) for v in sides)
+                mean, variance = _block_moments(loc, scale, share)
+                moments[name] = mean, variance * weight
+            self._update(weight, moments, gaussian.dtype)
 
-    def _update(self, weight: float, by_name: _Moments, dtype: torch.dtype | None) -> None:
+    def _update(self, weight: float, moments: _Moments, dtype: torch.dtype | None) -> None:
         """Merge the moments of a total ``weight`` into this, by the pairwise rule."""
-        if not by_name:
+        if not moments:
             return
         total = self._total_weight + weight
         if total == math.inf:
             raise UserError("the weights sum to infinity: give smaller ones")
         share = weight / total
-        for name, (mean, variance_sum) in by_name.items():
-            if name not in self._mean:
-                self._mean[name], self._variance_sum[name] = mean.clone(), variance_sum.clone()
-                continue
-            shift = mean - self._mean[name]
-            between = (self._total_weight * share) * shift.square()
-            self._mean[name] += share * shift
-            self._variance_sum[name] += variance_sum + between
+        for name, (mean, variance_sum) in moments.items():
+            if name in self._moments:
+                own_mean, own_sum = self._moments[name]
+                shift = mean - own_mean
+                between = (self._total_weight * share) * shift.square()
+                mean, variance_sum = own_mean + share * shift, own_sum + (variance_sum + between)
+            self._moments[name] = mean, variance_sum
         self._total_weight = total
         if dtype is not None:
             self._dtype = torch.promote_types(self._dtype or dtype, dtype)
 
     def _check_like(self, theirs: Mapping[str, Tensor], what: str) -> None:
         """Raise unless ``theirs`` has the names, shapes and device of what was added before."""
-        if not self._mean or not theirs:
+        mine = {name: mean for name, (mean, _) in self._moments.items()}
+        if not mine or not theirs:
             return
-        for name in [*self._mean, *theirs]:
-            mine, other = self._mean.get(name), theirs.get(name)
-            if mine is None or other is None:
-                where = "what was added before" if mine is None else what
-                raise UserError(f"weight {name!r} is missing from {where}")
-            if mine.shape != other.shape:
-                shapes = f"has shape {list(other.shape)}: give {list(mine.shape)}"
-                raise UserError(f"weight {name!r} of {what} {shapes}, as before")
-            if mine.device != other.device:
-                raise UserError(f"{what} is on {other.device}: bring it to {mine.device}")
+        for name in mine.keys() ^ theirs.keys():
+            where = what if name in mine else "what was added before"
+            raise UserError(f"weight {name!r} is missing from {where}")
+        check_same_weights(mine, theirs, "what was added before", what)
 
 
 def barycentre(
@@ -270,14 +252,12 @@ def barycentre(
     for gaussian in gaussians:
         if gaussian.stacked:
             raise UserError(f"Gaussian {count} is stacked: give a list of unstacked ones")
-        if a is not None and count == len(a):
-            raise UserError(f"there are {len(a)} weights but more Gaussians: give one weight each")
         moments._check_like(gaussian.loc, f"Gaussian {count}")
         moments._absorb(gaussian, one if a is None else a[count : count + 1])
         count += 1
     if count == 0:
         raise UserError("there is nothing to average: give at least one MeanFieldGaussian")
-    if a is not None and count < len(a):
+    if a is not None and count != len(a):
         raise UserError(f"there are {len(a)} weights but {count} Gaussians: give one weight each")
     return moments.result()
 
@@ -285,7 +265,7 @@ def barycentre(
 def _importance(
     weights: float | Sequence[float] | Tensor | None, count: int | None = None
 ) -> Tensor:
-    """Return importance weights, checked, as float64 ``[N]`` on the CPU."""
+    """Importance weights, checked, as float64 ``[N]`` on the CPU."""
     if weights is None:
         return torch.ones(count or 1, dtype=torch.float64)
     a = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
@@ -297,20 +277,6 @@ def _importance(
     if not 0 < float(a.sum()) < math.inf:
         raise UserError("weights must not be all zero, nor sum to infinity")
     return a
-
-
-def _one(gaussian: MeanFieldGaussian) -> Mapping[str, Tensor]:
-    """Return the loc of one client, for its shapes."""
-    return gaussian.client(0).loc if gaussian.stacked else gaussian.loc
-
-
-def _blocks(gaussian: MeanFieldGaussian) -> Iterator[tuple[int, int]]:
-    """Yield ranges of clients that are few enough to be widened to float64 at once."""
-    clients = gaussian.clients or 1
-    largest = max(gaussian.event_shape(name).numel() for name in gaussian.names)
-    rows = max(1, _BLOCK // max(1, largest))
-    for start in range(0, clients, rows):
-        yield start, min(start + rows, clients)
 
 
 def _block_moments(loc: Tensor, scale: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:

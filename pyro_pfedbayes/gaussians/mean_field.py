@@ -60,7 +60,7 @@ class MeanFieldGaussian:
         loc, scale = dict(self.loc), dict(self.scale)
         if not loc:
             raise UserError("loc names no weights: a MeanFieldGaussian needs at least one")
-        _same_names(loc, scale, "loc", "scale")
+        _check_names(loc, scale, "loc", "scale")
         _check(loc, scale, self.stacked)
         object.__setattr__(self, "loc", MappingProxyType(loc))
         object.__setattr__(self, "scale", MappingProxyType({name: scale[name] for name in loc}))
@@ -69,13 +69,7 @@ class MeanFieldGaussian:
     def unchecked(
         cls, loc: Mapping[str, Tensor], scale: Mapping[str, Tensor], stacked: bool = False
     ) -> MeanFieldGaussian:
-        """Build without any check, which would wait for the device, from what is known to be right.
-
-        Args:
-            loc: As for the class.
-            scale: As for the class, with its names in the order of ``loc``.
-            stacked: As for the class.
-        """
+        """Build without any check, which would wait for the device, from what is known to be right."""
         gaussian = object.__new__(cls)
         views = MappingProxyType(dict(loc)), MappingProxyType(dict(scale))
         vars(gaussian).update(loc=views[0], scale=views[1], stacked=stacked)
@@ -85,11 +79,7 @@ class MeanFieldGaussian:
     def stack(cls, gaussians: Sequence[MeanFieldGaussian]) -> MeanFieldGaussian:
         """Stack N unstacked Gaussians over the same weights into one stacked Gaussian.
 
-        Args:
-            gaussians: N >= 1 unstacked Gaussians of equal names (in any order) and shapes.
-
-        Raises:
-            UserError: If there is none, one is stacked already, or names or shapes differ.
+        Names may come in any order.
 
         Example:
             >>> q = MeanFieldGaussian(loc={"w": torch.zeros(3)}, scale={"w": torch.ones(3)})
@@ -135,35 +125,28 @@ class MeanFieldGaussian:
         return self._first.dtype
 
     def event_shape(self, name: str) -> torch.Size:
-        """Return the shape of one client's weight, without the client dimension.
-
-        Raises:
-            UserError: If there is no weight of that name.
-        """
+        """Return the shape of one client's weight, without the client dimension."""
         if name not in self.loc:
             raise UserError(f"there is no weight {name!r}{nearest(name, self.loc)}")
         return self.loc[name].shape[int(self.stacked) :]
+
+    def one_client(self) -> Mapping[str, Tensor]:
+        """The loc of the first client, for its shapes."""
+        return {name: loc[0] for name, loc in self.loc.items()} if self.stacked else self.loc
 
     def to(
         self, device: str | torch.device | None = None, dtype: torch.dtype | None = None
     ) -> MeanFieldGaussian:
         """Return the Gaussian on another device, in another floating dtype, or both.
 
-        Raises:
-            UserError: If a narrower dtype cannot hold a value (a scale becomes 0, a loc infinite).
+        Raises UserError if a narrower dtype cannot hold a value (a scale becomes 0, a loc infinite).
         """
         moved = self._map(lambda value: value.to(device, dtype or self.dtype), self.stacked)
         # Only a change of dtype can spoil values, so only then are they checked again.
         return moved if moved.dtype == self.dtype else MeanFieldGaussian(**vars(moved))
 
     def select(self, index: Sequence[int] | Tensor) -> MeanFieldGaussian:
-        """Return some clients of a stacked Gaussian, in the order asked for, as a stacked one.
-
-        Args:
-            index: S >= 1 client numbers in [0, N), as a sequence or an integer tensor ``[S]``.
-
-        Raises:
-            UserError: If the Gaussian is not stacked, or the index is empty or out of range.
+        """Return S >= 1 clients of a stacked Gaussian, by their numbers in [0, N), as a stacked one.
 
         Example:
             >>> q = MeanFieldGaussian({"w": torch.arange(3.0)}, {"w": torch.ones(3)}, stacked=True)
@@ -178,11 +161,7 @@ class MeanFieldGaussian:
         return self._map(lambda value: value.index_select(0, rows), stacked=True)
 
     def client(self, i: int) -> MeanFieldGaussian:
-        """Return client i of a stacked Gaussian as an unstacked one (views, not copies).
-
-        Raises:
-            UserError: If the Gaussian is not stacked, or i is not in [0, N).
-        """
+        """Return client i of a stacked Gaussian as an unstacked one (views, not copies)."""
         self._check_clients(i)
         return self._map(lambda value: value[i], stacked=False)
 
@@ -199,9 +178,6 @@ class MeanFieldGaussian:
 
         Returns:
             ``{name: [draws?, N?, *event]}``.
-
-        Raises:
-            UserError: If draws < 1, or the generator is on another kind of device.
 
         Example:
             >>> from pyro_pfedbayes.randomness import generator
@@ -231,11 +207,8 @@ class MeanFieldGaussian:
 
         Returns:
             ``[*batch, N?]``.
-
-        Raises:
-            UserError: If names or shapes do not fit.
         """
-        _same_names(self.loc, weights, "the Gaussian", "the given weights")
+        _check_names(self.loc, weights, "the Gaussian", "the given weights")
         first = weights[self.names[0]]
         batch = first.shape[: max(0, first.ndim - self._first.ndim)]
         parts = []
@@ -277,11 +250,7 @@ class MeanFieldGaussian:
         return torch.stack(list(self.kl_by_name(other).values())).sum(0)
 
     def kl_by_name(self, other: MeanFieldGaussian) -> dict[str, Tensor]:
-        """Return the parts of `kl`, one for each name, in nats: ``{name: [N]}`` or ``{name: []}``.
-
-        Raises:
-            UserError: If names, shapes, client counts or devices differ.
-        """
+        """Return the parts of `kl`, one for each name, in nats: ``{name: [N]}`` or ``{name: []}``."""
         self._check_matches(other, "the other Gaussian")
         if self.stacked and other.stacked and self.clients != other.clients:
             right = f"give {self.clients} as in this one, or an unstacked Gaussian"
@@ -321,15 +290,7 @@ class MeanFieldGaussian:
                 raise UserError(f"there is no client {row}: give 0 to {self.clients - 1}")
 
     def _check_matches(self, other: MeanFieldGaussian, what: str) -> None:
-        """Raise unless ``other`` is over the same weights and on the same device."""
-        _same_names(self.loc, other.loc, "this Gaussian", what)
-        for name in self.loc:
-            mine, theirs = self.event_shape(name), other.event_shape(name)
-            if mine != theirs:
-                shapes = f"has shape {list(theirs)}: give {list(mine)}"
-                raise UserError(f"weight {name!r} of {what} {shapes}")
-        if self.device != other.device:
-            raise UserError(f"{what} is on {other.device}: bring it to {self.device} with .to()")
+        check_same_weights(self.one_client(), other.one_client(), "this Gaussian", what)
 
 
 def kl_divergence(q: MeanFieldGaussian, w: MeanFieldGaussian) -> Tensor:
@@ -366,12 +327,26 @@ def _sum_after(value: Tensor, keep: int) -> Tensor:
     return value.sum(tuple(range(keep, value.ndim))) if value.ndim > keep else value
 
 
-def _same_names(mine: Iterable[str], theirs: Iterable[str], here: str, there: str) -> None:
+def _check_names(mine: Iterable[str], theirs: Iterable[str], here: str, there: str) -> None:
     common = set(mine) & set(theirs)
     for names, has, lacks in ((mine, here, there), (theirs, there, here)):
         for name in names:
             if name not in common:
                 raise UserError(f"weight {name!r} of {has} is missing from {lacks}: add it there")
+
+
+def check_same_weights(
+    mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], here: str, there: str
+) -> None:
+    """Raise unless both have the same names, shapes and device."""
+    _check_names(mine, theirs, here, there)
+    for name in mine:
+        if mine[name].shape != theirs[name].shape:
+            shapes = f"has shape {list(theirs[name].shape)}: give {list(mine[name].shape)}"
+            raise UserError(f"weight {name!r} of {there} {shapes}")
+        if mine[name].device != theirs[name].device:
+            device = f"{mine[name].device} with .to()"
+            raise UserError(f"{there} is on {theirs[name].device}: bring it to {device}")
 
 
 def _check(loc: Mapping[str, Tensor], scale: Mapping[str, Tensor], stacked: bool) -> None:
