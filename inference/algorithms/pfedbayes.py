@@ -38,7 +38,7 @@ from pyro_pfedbayes.inference.engine.optimizer import RowAdam, moment_of, split_
 from pyro_pfedbayes.inference.engine.schedules import Phase, Schedule
 from pyro_pfedbayes.inference.objective.estimators import EstimatorKind
 from pyro_pfedbayes.inference.server.kinds import of_clients, update_kinds
-from pyro_pfedbayes.inference.server.localized import Follower
+from pyro_pfedbayes.inference.server.localized import LocalizedGaussian
 from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
 from pyro_pfedbayes.inference.server.rules import averaged, momentum_step, project
 from pyro_pfedbayes.inference.server.screening import (
@@ -225,7 +225,7 @@ class PFedBayes:
             [state[name] for name in names],
             self._adam_state(model, believed, state, phase),
         )
-        follower = self._follower(w, cohort, phase)
+        localized = self._localized(w, cohort, phase)
         own_prior = model.declaration.own_prior and at.index == 0
         params = {name: state[name] for name in names}
         size = engine.noise_size(params, w, *cohort.plan.batch(0), own_prior=own_prior)
@@ -249,12 +249,12 @@ class PFedBayes:
                 )
                 adam.step([gradients[name] for name in names], lr)
                 total += loss
-            if follower is not None:
-                follower.step(state["loc"], F.softplus(state["rho"]), zeta)
+            if localized is not None:
+                localized.step(state["loc"], F.softplus(state["rho"]), zeta)
         moments = adam.state()
         upload = shared_upload(model, params)
-        if follower is not None:
-            upload = {"loc": follower.loc, "rho": follower.rho}
+        if localized is not None:
+            upload = {"loc": localized.loc, "rho": localized.rho}
         kept: dict[str, Tensor] = {}
         if self._shares(phase):
             common, own = split_moments(moments, len(parameter_names(model)))
@@ -262,8 +262,8 @@ class PFedBayes:
             kept = prefixed(own, "adam.")
         elif self.optimizer_state != "reset" and at.index + 1 < at.total:
             kept = prefixed(moments, "adam.")
-            if follower is not None:
-                kept |= prefixed(follower.adam.state(), "follower.")
+            if localized is not None:
+                kept |= prefixed(localized.adam.state(), "follower.")
         if self.screening == "held-out" and phase.name != "personal":
             held_out = [cohort.examples(i, "validation") for i in cohort.clients]
             beliefs, where = self.personal_belief(model, params), (cohort.clients, held_out)
@@ -384,11 +384,11 @@ class PFedBayes:
         own = {name: cohort.state[name].clone() for name in all_names(model) if name not in fresh}
         return {**cohort.state, **own, **fresh}
 
-    def _follower(self, w: Tensors, cohort: Cohort, phase: Phase) -> Follower | None:
+    def _localized(self, w: Tensors, cohort: Cohort, phase: Phase) -> LocalizedGaussian | None:
         if self.server_rule != "gradient" or phase.name == "personal":
             return None
         state = under(cohort.state, "follower.")
-        return Follower.begin(w, len(cohort.clients), state, self.server_lr)
+        return LocalizedGaussian.begin(w, len(cohort.clients), state, self.server_lr)
 
     def _importance(self, upload: Upload) -> Tensor:
         return upload.sizes if self.weighting == "examples" else torch.ones_like(upload.sizes)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
-from pyro_pfedbayes.inference.algorithm import Upload
+from pyro_pfedbayes.inference.algorithm import Tensors, Upload
 from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
 from pyro_pfedbayes.inference.server.rules import closed_form
 
-Tensors = Mapping[str, Tensor]
 Centre = tuple[Tensor, Tensor]
 """Means and standard deviations ``[T]``."""
 
 KINDS = "kinds."
-"""How the names of what the server holds for each kind begin."""
+"""How the names of what the server stores for each kind begin."""
 
 SWEEPS = 20
 STARTS = 3
@@ -33,13 +32,8 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
     and along the principal components of their means, and keeps the best of a few deterministic starts. (With many
     weights one client that is far from all others draws every start of the first sort to itself.)
 
-    Args:
-        loc: Means ``[N, T]``.
-        scale: Standard deviations ``[N, T]``.
-        kinds: Number of groups, at most N.
-
-    Returns:
-        The group of each client, int64 ``[N]``; groups are numbered by their first client.
+    From means and standard deviations ``[N, T]`` to the group of each client, int64 ``[N]``, numbered by their first
+    clients.
 
     Example:
         >>> loc = torch.tensor([[0.0], [5.0], [0.1], [5.1]])
@@ -49,14 +43,10 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
     clients = len(loc)
     if not 1 <= kinds <= clients:
         raise UserError(f"kinds is {kinds}, but {clients} clients can form 1 to {clients} groups")
-    best, best_objective = torch.zeros(clients, dtype=torch.int64), float("inf")
     starts = [_far_apart(loc, scale, kinds, first) for first in range(min(STARTS, clients))]
     starts += _along_components(loc, scale, kinds)
-    for centres in starts:
-        group, objective = _lloyd(loc, scale, centres)
-        if objective < best_objective:
-            best, best_objective = group, objective
-    return _numbered_by_first_client(best)
+    found = [_lloyd(loc, scale, centres) for centres in starts]
+    return _numbered_by_first_client(min(found, key=lambda one: one[1])[0])
 
 
 def update_kinds(
@@ -67,10 +57,10 @@ def update_kinds(
     regroup: bool,
     aggregate: Callable[[Upload], Tensors],
 ) -> dict[str, Tensor]:
-    """What the server holds after a round of the phase of kinds: a w_k for each; w itself stands still.
+    """The server after a round of the phase of kinds, with a w_k for each under ``kinds.``; w itself stands still.
 
     Args:
-        server: What it held before, with the kinds under ``kinds.``.
+        server: Its state before.
         uploads: What clients sent.
         kinds: Number of kinds.
         regroup: Whether clients are to be grouped now; else they stay in their groups.
@@ -94,13 +84,22 @@ def update_kinds(
 
 
 def of_clients(server: Tensors, clients: Sequence[int]) -> Tensors:
-    """What the server holds for some clients: w and averages as they are, or those of their kinds ``[S, ...]``."""
-    held = under(server, KINDS)
-    if not held:
+    """The server's state for some clients: w and averages as they are, or those of their kinds ``[S, ...]``."""
+    stored = under(server, KINDS)
+    if not stored:
         return server
-    of = held.pop("of").tolist()
+    of = stored.pop("of").tolist()
     index = [of[i] if i < len(of) else 0 for i in clients]
-    return {name: value[index] for name, value in held.items()}
+    return {name: value[index] for name, value in stored.items()}
+
+
+def information_gain(loc: Tensor, scale: Tensor, w_loc: Tensor, w_scale: Tensor) -> Tensor:
+    """KL(q^i‖w) in nats, ``[S]``, of mean-field Gaussians ``[S, T]`` and ``[T]``; a client at a time bounds memory."""
+    w = MeanFieldGaussian.unchecked({"theta": w_loc}, {"theta": w_scale})
+    rows = zip(loc, scale, strict=True)
+    return torch.stack(
+        [MeanFieldGaussian.unchecked({"theta": m}, {"theta": s}).kl(w) for m, s in rows]
+    )
 
 
 def _lloyd(loc: Tensor, scale: Tensor, centres: list[Centre]) -> tuple[Tensor, float]:
@@ -108,7 +107,7 @@ def _lloyd(loc: Tensor, scale: Tensor, centres: list[Centre]) -> tuple[Tensor, f
     group = torch.full((len(loc),), -1)
     distances = torch.empty(0)
     for _ in range(SWEEPS):
-        distances = torch.stack([_divergence(loc, scale, *centre) for centre in centres])
+        distances = torch.stack([information_gain(loc, scale, *centre) for centre in centres])
         previous, group = group, distances.argmin(0).cpu()
         if torch.equal(previous, group):
             break
@@ -146,22 +145,15 @@ def _along_components(loc: Tensor, scale: Tensor, kinds: int) -> list[list[Centr
 
 
 def _far_apart(loc: Tensor, scale: Tensor, kinds: int, first: int) -> list[Centre]:
+    def centre(i: int) -> Centre:
+        return loc[i], scale[i]
+
     chosen = [first]
     while len(chosen) < kinds:
-        nearest = torch.stack([_divergence(loc, scale, loc[i], scale[i]) for i in chosen]).amin(0)
+        nearest = torch.stack([information_gain(loc, scale, *centre(i)) for i in chosen]).amin(0)
         nearest[chosen] = -1.0
         chosen.append(int(nearest.argmax()))
-    return [(loc[i], scale[i]) for i in chosen]
-
-
-def _divergence(loc: Tensor, scale: Tensor, w_loc: Tensor, w_scale: Tensor) -> Tensor:
-    """KL(q^i‖w) of every client, ``[N]``, a client at a time to bound memory."""
-    w = _gaussian(w_loc, w_scale)
-    return torch.stack([_gaussian(m, s).kl(w) for m, s in zip(loc, scale, strict=True)])
-
-
-def _gaussian(loc: Tensor, scale: Tensor) -> MeanFieldGaussian:
-    return MeanFieldGaussian.unchecked({"theta": loc}, {"theta": scale})
+    return [centre(i) for i in chosen]
 
 
 def _numbered_by_first_client(group: Tensor) -> Tensor:

@@ -15,22 +15,21 @@ from pyro_pfedbayes.inference.engine.optimizer import RowAdam
 
 
 @dataclass(frozen=True)
-class Follower:
+class LocalizedGaussian:
     """A stack of w_i that follow their q^i by gradient steps on KL(q^i‖w_i) (Zhang et al. 2022, section 4)."""
 
-    loc: Tensor  # means ``[S, T]``, changed in place
-    rho: Tensor  # unconstrained scales ``[S, T]``, changed in place
+    loc: Tensor  # [S, T], changed in place
+    rho: Tensor  # unconstrained scales, likewise
     adam: RowAdam  # over both
-    lr: float  # learning rate, the paper's eta_2
+    lr: float  # the paper's eta_2
 
     @classmethod
     def begin(
         cls, w: Mapping[str, Tensor], clients: int, state: Mapping[str, Tensor], lr: float
-    ) -> Follower:
+    ) -> LocalizedGaussian:
         """Every w_i at w, with Adam's state from earlier rounds, if any."""
-        rows = MeanFieldNormal().start(
-            *(w[name].expand(clients, -1).clone() for name in ("loc", "scale"))
-        )
+        loc, scale = (w[name].expand(clients, -1).clone() for name in ("loc", "scale"))
+        rows = MeanFieldNormal().start(loc, scale)
         adam = RowAdam([rows["loc"], rows["rho"]], state)
         return cls(rows["loc"], rows["rho"], adam, lr)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -16,13 +16,10 @@ Tensors = Mapping[str, Tensor]
 
 
 def closed_form(uploads: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The minimiser of mean_i KL(q^i‖w) (Zhang et al. 2022, section 3).
+    """The minimiser of mean_i KL(q^i‖w) (Zhang et al. 2022, section 3), as mean and standard deviation ``[T]``.
 
-    Args:
-        uploads: Chunks of means ``[S, T]``, standard deviations ``[S, T]`` and weights ``[S]``.
-
-    Returns:
-        Mean ``[T]`` and standard deviation ``[T]`` of w.
+    From chunks of means ``[S, T]``, standard deviations ``[S, T]`` and weights ``[S]``; it needs sums only, so memory
+    does not grow with the clients.
     """
     moments = MomentAccumulator()
     for loc, scale, weights in uploads:
@@ -40,35 +37,29 @@ def momentum_step(previous: Tensor, average: Tensor, beta: float) -> Tensor:
 def project(
     declared: Declaration, uploads: Iterable[tuple[Tensors, Tensor]], previous: Tensors
 ) -> dict[str, Tensor]:
-    """What the server holds next: the w of its family nearest to what clients sent, and averages of everything else.
+    """The server's next state: the w of its family nearest to what clients sent, and averages of everything else.
 
     Args:
         declared: Families and sites.
         uploads: Chunks of what S clients sent, and their weights ``[S]``.
         previous: The present w.
     """
-    moments, mean = MomentAccumulator(), MeanAccumulator()
-    gathered: list[tuple[GaussianRows, Tensor]] = []
-    for tensors, weights in uploads:
-        sent = dict(tensors)
-        if declared.shared.shapes:
-            rows = GaussianRows(sent.pop("loc"), sent.pop("scale"), sent.pop("factor", None))
-            if declared.mean_field:
-                # The paper's closed form needs sums only, so memory does not grow with the clients.
-                q = {"theta": rows.loc}, {"theta": rows.scale}
-                moments.add(MeanFieldGaussian.unchecked(*q, stacked=True), weights)
-            else:
-                gathered.append((rows, weights))
-        mean.add(sent, weights)
-    averages = mean.result()
+    mean = MeanAccumulator()
+
+    def gaussians() -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor]]:
+        for tensors, weights in uploads:
+            sent = dict(tensors)
+            yield sent.pop("loc"), sent.pop("scale"), sent.pop("factor", None), weights
+            mean.add(sent, weights)
+
     if not declared.shared.shapes:
-        return averages
+        return averaged(uploads)
     if declared.mean_field:
-        w = moments.result()
-        return {"loc": w.loc["theta"], "scale": w.scale["theta"], **averages}
-    rows = GaussianRows.cat([part for part, _ in gathered])
-    weights = torch.cat([part for _, part in gathered])
-    return {**declared.server.project(rows, weights, previous), **averages}
+        loc, scale = closed_form((m, s, weights) for m, s, _, weights in gaussians())
+        return {"loc": loc, "scale": scale, **mean.result()}
+    *columns, weights = zip(*gaussians(), strict=True)
+    rows = GaussianRows.cat([GaussianRows(*part) for part in zip(*columns, strict=True)])
+    return {**declared.server.project(rows, torch.cat(weights), previous), **mean.result()}
 
 
 def averaged(uploads: Iterable[tuple[Tensors, Tensor]]) -> dict[str, Tensor]:
@@ -80,13 +71,7 @@ def averaged(uploads: Iterable[tuple[Tensors, Tensor]]) -> dict[str, Tensor]:
 
 
 def averaged_into(theta: Tensor, where: Tensor, uploads: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """A copy of weights ``[P]`` with means over clients in some places.
-
-    Args:
-        theta: What stands elsewhere.
-        where: The places, bool ``[P]``.
-        uploads: Chunks of what S clients sent for them ``[S, places]``, and their weights ``[S]``.
-    """
+    """A copy of weights ``[P]`` with means over clients ``where`` a mask says, from chunks ``[S, places]`` and ``[S]``."""
     after = theta.clone()
     after[where] = averaged(({"theta": rows}, weights) for rows, weights in uploads)["theta"]
     return after
@@ -118,7 +103,5 @@ class MeanAccumulator:
 
     def result(self) -> dict[str, Tensor]:
         """The means ``[...]``, in the dtype that was added."""
-        return {
-            name: (total / self._weight).to(self._dtypes[name])
-            for name, total in self._totals.items()
-        }
+        means = {name: total / self._weight for name, total in self._totals.items()}
+        return {name: mean.to(self._dtypes[name]) for name, mean in means.items()}

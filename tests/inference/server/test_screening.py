@@ -21,9 +21,9 @@ from pyro_pfedbayes.inference.server.screening import (
     evidence,
     held_out_scores,
     information_gain,
-    kept_by_held_out,
-    kept_by_information_gain,
     outcome_log_probs,
+    passed_held_out,
+    passed_information_gain,
     placed,
     screen,
     screened_clients,
@@ -130,16 +130,14 @@ def test_held_out_rule_by_hand() -> None:
     nan = math.nan
     z = torch.tensor([10.0, 9.0, 8.0, 1.6, 2.0, nan, 1.7])
     effect = torch.tensor([1.0, 0.9, 0.8, 0.2, 0.05, nan, 0.2])
-    assert bool(
-        kept_by_held_out(z[3:], effect[3:]).all()
-    )  # the median client has no clear evidence
+    assert bool(passed_held_out(z[3:], effect[3:]).all())  # the median client has no clear evidence
     z, effect = torch.cat([z, z[:3]]), torch.cat([effect, effect[:3]])
-    kept = kept_by_held_out(z, effect)
+    kept = passed_held_out(z, effect)
     # No evidence; evidence of next to nothing; not judged; a little.
     assert kept.tolist() == [True] * 3 + [False] * 2 + [True] * 5
-    assert bool(kept_by_held_out(z / 3, effect).all())  # a federation that knows nothing yet
-    assert bool(kept_by_held_out(z[[0, 1, 3]], effect[[0, 1, 3]]).all())  # too few to say
-    assert bool(kept_by_held_out(torch.full((5,), nan), torch.full((5,), nan)).all())
+    assert bool(passed_held_out(z / 3, effect).all())  # a federation that knows nothing yet
+    assert bool(passed_held_out(z[[0, 1, 3]], effect[[0, 1, 3]]).all())  # too few to say
+    assert bool(passed_held_out(torch.full((5,), nan), torch.full((5,), nan)).all())
 
 
 def test_information_gain_is_the_divergence_and_its_rule_compares_within_kinds() -> None:
@@ -150,12 +148,12 @@ def test_information_gain_is_the_divergence_and_its_rule_compares_within_kinds()
     torch.testing.assert_close(information_gain(*flat), q.kl(w))
     gain = torch.tensor([1.0, 1.1, 0.9, 1.0, 2.0, 50.0, 55.0])
     kinds = torch.tensor([0, 0, 0, 0, 0, 1, 1])
-    assert kept_by_information_gain(gain, kinds).tolist() == [True] * 4 + [False, True, True]
-    assert kept_by_information_gain(gain / 100, kinds).equal(kept_by_information_gain(gain, kinds))
-    assert not kept_by_information_gain(gain, kinds * 0)[5:].any()
+    assert passed_information_gain(gain, kinds).tolist() == [True] * 4 + [False, True, True]
+    assert passed_information_gain(gain / 100, kinds).equal(passed_information_gain(gain, kinds))
+    assert not passed_information_gain(gain, kinds * 0)[5:].any()
     # Three of a kind cannot say which of them is odd.
-    assert bool(kept_by_information_gain(gain[[0, 1, 2, 4, 6]], kinds[[0, 0, 5, 5, 5]]).all())
-    assert bool(kept_by_information_gain(torch.zeros(5), kinds[:5]).all())  # nothing was learned
+    assert bool(passed_information_gain(gain[[0, 1, 2, 4, 6]], kinds[[0, 0, 5, 5, 5]]).all())
+    assert bool(passed_information_gain(torch.zeros(5), kinds[:5]).all())  # nothing was learned
 
 
 def uploads(scores: list[float]) -> list[Upload]:
