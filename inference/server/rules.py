@@ -71,7 +71,7 @@ def averaged(uploads: Iterable[tuple[Tensors, Tensor]]) -> dict[str, Tensor]:
 
 
 def averaged_into(theta: Tensor, where: Tensor, uploads: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """A copy of weights ``[P]`` with means over clients at a mask of places, from chunks ``[S, places]`` and ``[S]``."""
+    """A copy of weights ``[P]`` with means over clients at some places, from chunks ``[S, places]`` and ``[S]``."""
     after = theta.clone()
     after[where] = averaged(({"theta": rows}, weights) for rows, weights in uploads)["theta"]
     return after

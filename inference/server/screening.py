@@ -83,7 +83,7 @@ def evidence(log_probs: Tensor) -> tuple[float, float]:
 def outcome_log_probs(
     model: DeclaredModel, belief: Belief, x: Tensor, y: Tensor, *, draws: int, seed: int
 ) -> Tensor:
-    """log p(y_k | x_j) of a posterior predictive, ``[n, n]``: probabilities of classes, densities of numbers."""
+    """Log p(y_k | x_j) of a posterior predictive, ``[n, n]``: probabilities of classes, densities of numbers."""
     if model.outcome == "class":
         probs = posterior_predictive(model, belief, x, draws=draws, seed=seed)
         return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()[:, y]
