@@ -7,9 +7,8 @@ import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -37,6 +36,7 @@ from pyro_pfedbayes.models.networks import mlp
 SIZES = (784, 100, 10)
 CLIENTS, EXAMPLES, BATCH = 10, 1000, 100
 BOUND = "hand-written bound"
+Speeds = dict[str, dict[str, float]]
 MODES: tuple[EngineMode, ...] = ("compiled", "traced", "eager")
 
 
@@ -47,6 +47,10 @@ class Scale:
     clients: int
     cohort: int
     hidden: int
+
+    def network(self) -> torch.nn.Module:
+        """The network that all clients train."""
+        return mlp([SIZES[0], self.hidden, SIZES[2]])
 
 
 SCALES = (
@@ -60,24 +64,18 @@ SCALES = (
 )
 
 
-def synthetic(clients: int, examples: int, features: int = SIZES[0]) -> FederatedData:
+def synthetic(clients: int, examples: int) -> FederatedData:
     """Random examples, ``examples`` to train and one to test a client; speed does not depend on their meaning."""
     stream = torch.Generator().manual_seed(0)
     total = clients * (examples + 1)
-    x = torch.randn(total, features, generator=stream)
+    x = torch.randn(total, SIZES[0], generator=stream)
     y = torch.randint(10, (total,), generator=stream)
     parts = torch.arange(total).split(examples + 1)
-    partition = Partition(
-        "synthetic",
-        tuple(part[:-1] for part in parts),
-        tuple(part[:0] for part in parts),
-        tuple(part[-1:] for part in parts),
+    train, none, test = (
+        tuple(part[cut] for part in parts) for cut in (slice(-1), slice(0), slice(-1, None))
     )
-    names = tuple(str(label) for label in range(10))
-    return FederatedData(Dataset("synthetic", x, y, names, None, {}), partition)
-
-
-# -- the three contestants: functions that make a number of stacked steps ----------------------------------------
+    partition = Partition("synthetic", train, none, test)
+    return FederatedData(Dataset("synthetic", x, y, tuple("0123456789")), partition)
 
 
 def our_steps(data: FederatedData, algorithm: Algorithm, mode: EngineMode) -> Callable[[], None]:
@@ -212,36 +210,29 @@ def plain_pyro_steps(data: FederatedData, steps: int) -> Callable[[], None]:
     return run
 
 
-def compare_steps(repeats: int, steps: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of one stacked step, rounds of ``steps`` interleaved.
+def compare_steps(repeats: int, steps: int) -> list[Speeds]:
+    """Milliseconds of one stacked step, rounds of ``steps`` interleaved: of pFedBayes, and of a point method.
 
     For each contestant the median and the fastest round, and the median of its ratio to the bound, round by round.
     """
     data = synthetic(CLIENTS, EXAMPLES)
-    ours = PFedBayes(local_steps=steps, batch_size=BATCH, personal_rounds=0)
-    contestants = {
-        BOUND: hand_written_steps(data, steps),
-        **{f"pyro-pfedbayes, {mode}": our_steps(data, ours, mode) for mode in MODES},
-    }
+
+    def ours(label: str, algorithm: Algorithm) -> dict[str, Callable[[], None]]:
+        return {f"{label}, {mode}": our_steps(data, algorithm, mode) for mode in MODES}
+
+    bayes = PFedBayes(local_steps=steps, batch_size=BATCH, personal_rounds=0)
+    point = FedAvg(local_steps=steps, batch_size=BATCH)
+    contestants = {BOUND: hand_written_steps(data, steps), **ours("pyro-pfedbayes", bayes)}
     with pyro.settings.context(module_local_params=True):
         contestants["plain Pyro, client by client"] = plain_pyro_steps(data, steps)
-        return _interleaved(contestants, repeats, steps)
-
-
-def compare_point_steps(repeats: int, steps: int) -> dict[str, dict[str, float]]:
-    """The same for point methods, whose bound is a bare loop."""
-    data = synthetic(CLIENTS, EXAMPLES)
-    ours = FedAvg(local_steps=steps, batch_size=BATCH)
-    contestants = {
-        BOUND: bare_steps(data, steps),
-        **{f"pyro-pfedbayes fedavg, {mode}": our_steps(data, ours, mode) for mode in MODES},
-    }
-    return _interleaved(contestants, repeats, steps)
+        speeds = _interleaved(contestants, repeats, steps)
+    contestants = {BOUND: bare_steps(data, steps), **ours("pyro-pfedbayes fedavg", point)}
+    return [speeds, _interleaved(contestants, repeats, steps)]
 
 
 def _interleaved(
     contestants: Mapping[str, Callable[[], None]], repeats: int, steps: int
-) -> dict[str, dict[str, float]]:
+) -> Speeds:
     for run in contestants.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -267,12 +258,10 @@ def measure_rounds(scale: Scale, rounds: int = 3) -> dict[str, float]:
 
 
 def _rounds_here(scale: Scale, rounds: int) -> dict[str, float]:
-    model = BayesianModel(mlp([SIZES[0], scale.hidden, SIZES[2]]), Categorical(10))
-    algorithm = PFedBayes(local_steps=20, personal_rounds=0)
     federation = Federation(
-        model,
+        BayesianModel(scale.network(), Categorical(10)),
         synthetic(scale.clients, 100),
-        algorithm=algorithm,
+        algorithm=PFedBayes(local_steps=20, personal_rounds=0),
         participation=scale.cohort,
         device="cpu",
         engine="traced",
@@ -294,42 +283,32 @@ def bench_command(steps: int = 20, quick: bool = False, as_json: bool = False) -
     with console.status(
         f"{CLIENTS} clients, MLP {'-'.join(map(str, SIZES))}, batch {BATCH}; compiling takes a while first"
     ):
-        repeats = 5 if quick else 15
-        speed = compare_steps(repeats=repeats, steps=steps)
-        points = compare_point_steps(repeats=repeats, steps=steps)
-    scales: Sequence[Scale] = () if quick else SCALES
-    growth: list[dict[str, Any]] = []
-    for scale in scales:
+        bayes, point = compare_steps(repeats=5 if quick else 15, steps=steps)
+    growth: list[tuple[Scale, dict[str, float]]] = []
+    for scale in () if quick else SCALES:
         with console.status(f"{scale}"):
-            growth.append({**vars(scale), **measure_rounds(scale)})
+            growth.append((scale, measure_rounds(scale)))
     if as_json:
-        print(json.dumps({"step": speed, "point_step": points, "rounds": growth}, indent=1))
+        rounds = [{**vars(scale), **found} for scale, found in growth]
+        print(json.dumps({"step": bayes, "point_step": point, "rounds": rounds}, indent=1))
         return
-    console.print(_step_table(speed, "One stacked step"))
-    console.print(_step_table(points, "One stacked step of a point method"))
-    if growth:
-        console.print(_round_table(growth))
-
-
-def _step_table(speed: dict[str, dict[str, float]], what: str) -> Table:
-    threads = torch.get_num_threads()
-    table = Table(title=f"{what} of {CLIENTS} clients ({threads} threads), interleaved")
-    table.add_column("program")
-    for head in ("median ms", "fastest ms", "ratio to the bound"):
-        table.add_column(head, justify="right")
-    for name, row in speed.items():
-        table.add_row(name, *(f"{row[k]:.2f}" for k in ("median_ms", "fastest_ms", "ratio")))
-    return table
-
-
-def _round_table(growth: list[dict[str, Any]]) -> Table:
+    for what, speeds in {"": bayes, " of a point method": point}.items():
+        table = Table(
+            title=f"One stacked step{what} of {CLIENTS} clients ({torch.get_num_threads()} threads), interleaved"
+        )
+        table.add_column("program")
+        for head in ("median ms", "fastest ms", "ratio to the bound"):
+            table.add_column(head, justify="right")
+        for name, row in speeds.items():
+            table.add_row(name, *(f"{value:.2f}" for value in row.values()))
+        console.print(table)
+    if not growth:
+        return
     table = Table(title="A round of 20 steps, traced, against N, S and the network")
     for head in ("clients N", "cohort S", "hidden", "weights T", "seconds a round", "peak MiB"):
         table.add_column(head, justify="right")
-    for row in growth:
-        weights = sum(w.numel() for w in mlp([SIZES[0], row["hidden"], SIZES[2]]).parameters())
-        figures = (f"{row['seconds']:.2f}", f"{row['peak_mib']:.0f}")
-        table.add_row(
-            *(str(row[k]) for k in ("clients", "cohort", "hidden")), f"{weights:,}", *figures
-        )
-    return table
+    for scale, found in growth:
+        weights = sum(w.numel() for w in scale.network().parameters())
+        figures = (f"{weights:,}", f"{found['seconds']:.2f}", f"{found['peak_mib']:.0f}")
+        table.add_row(*map(str, vars(scale).values()), *figures)
+    console.print(table)

@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.config.model_files import own_files
 from pyro_pfedbayes.experiments.config.sections import Config
-from pyro_pfedbayes.experiments.runs.build import Experiment, build_experiment
+from pyro_pfedbayes.experiments.runs.build import Experiment, build_experiment, fingerprint
 from pyro_pfedbayes.experiments.runs.folder import RunFolder, writing
 from pyro_pfedbayes.experiments.runs.lock import locked
 from pyro_pfedbayes.experiments.runs.progress import Progress
@@ -23,17 +24,6 @@ from pyro_pfedbayes.inference.federation.state import FederationState
 from pyro_pfedbayes.inference.server.screening import screened_rounds
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.versions import versions
-
-__all__ = [
-    "Interrupted",
-    "begin",
-    "carry_on",
-    "checked_state",
-    "compare_settings",
-    "default_folder",
-    "reopen",
-    "versions",
-]
 
 
 class Interrupted(Exception):
@@ -54,8 +44,8 @@ def begin(
     experiment: Experiment, path: Path, progress: Progress, *, picture: bool = True
 ) -> dict[str, Any]:
     """Make the folder, run from the first round to the last, write what a run leaves, and return the summary."""
-    state = experiment.federation.initial_state()
-    meta = experiment.description() | {"dropped": {}}
+    federation = experiment.federation
+    state, meta = federation.initial_state(), experiment.description() | {"dropped": {}}
 
     def draw(file: Path) -> None:
         from pyro_pfedbayes.data.partitions.schemes import plot_partition
@@ -64,20 +54,13 @@ def begin(
             figure = plot_partition(experiment.data.partition, experiment.data.dataset)
             figure.savefig(file, dpi=120)
 
-    folder = RunFolder.create(
-        path,
-        experiment.config,
-        state,
-        meta,
-        draw,
-        model_files=own_files(experiment.config.model.name),
-    )
-    federation = experiment.federation
+    files = own_files(experiment.config.model.name)
+    folder = RunFolder.create(path, experiment.config, state, meta, draw, files)
     warning = far_outcomes(federation.model, federation.data)
     if warning:
         progress.note(warning)
     with locked(folder.path):
-        return _run(experiment, folder, state, meta, progress)
+        return _Run(experiment, folder, state, meta, progress).to_the_end()
 
 
 def carry_on(folder: RunFolder, progress: Progress) -> dict[str, Any]:
@@ -85,7 +68,7 @@ def carry_on(folder: RunFolder, progress: Progress) -> dict[str, Any]:
     with locked(folder.path):
         experiment, state, meta = reopen(folder)
         folder.rewrite_metrics(state.history)
-        return _run(experiment, folder, state, meta, progress)
+        return _Run(experiment, folder, state, meta, progress).to_the_end()
 
 
 def reopen(
@@ -98,15 +81,13 @@ def reopen(
     state, meta = folder.load()
     compare_settings(folder, config, meta)
     experiment = build_experiment(config)
-    found, saved = experiment.description()["data"]["fingerprint"], meta["data"].get("fingerprint")
-    if found != saved:
+    if fingerprint(experiment.data) != meta["data"].get("fingerprint"):
         raise UserError(
             f"data set {experiment.data.dataset.name!r} is not what it was when {folder.path} began: "
             "its examples, or how they are dealt to clients, have changed"
         )
-    federation = experiment.federation
-    clients = experiment.data.num_clients
-    return experiment, checked_state(state, folder, config, federation.model, clients), meta
+    model, clients = experiment.federation.model, experiment.data.num_clients
+    return experiment, checked_state(state, folder, config, model, clients), meta
 
 
 def checked_state(
@@ -164,21 +145,19 @@ def compare_settings(folder: RunFolder, config: Config, meta: Mapping[str, Any])
                 )
 
 
-class _Recorder:
-    """Called after each round: shows it, writes its line, saves a checkpoint when one is due."""
+@dataclass
+class _Run:
+    """A run under way; called after each round: shows it, writes its line, saves a checkpoint when one is due."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        state: FederationState,
-        meta: Mapping[str, Any],
-        every: int,
-        progress: Progress,
-    ) -> None:
-        self.folder, self.state, self.progress = folder, state, progress
-        self._meta, self._every = dict(meta), every
-        self._saved = state.round
-        self.dropped = Counter({int(k): int(v) for k, v in meta["dropped"].items()})
+    experiment: Experiment
+    folder: RunFolder
+    state: FederationState
+    meta: dict[str, Any]
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.saved = self.state.round  # of the checkpoint in force
+        self.dropped = Counter({int(k): int(v) for k, v in self.meta["dropped"].items()})
 
     def __call__(self, report: RoundReport) -> None:
         self.state = report.state
@@ -192,57 +171,49 @@ class _Recorder:
         self.progress.round(report)
         if report.evaluation is not None:
             self.folder.append_metrics(report.evaluation)
-        if report.index % self._every == 0 or report.index == report.total:
+        every = self.experiment.config.run.checkpoint_every
+        if report.index % every == 0 or report.index == report.total:
             self.save()
 
     def save(self) -> None:
         """Save the state reached, if it is not yet."""
-        if self._saved < self.state.round:
-            dropped = {str(client): count for client, count in sorted(self.dropped.items())}
-            self.folder.save(self.state, self._meta | {"dropped": dropped})
-            self._saved = self.state.round
+        if self.saved < self.state.round:
+            self.folder.save(self.state, self.meta | {"dropped": _by_client(self.dropped)})
+            self.saved = self.state.round
 
-    @property
-    def saved(self) -> int:
-        """Round of the checkpoint in force."""
-        return self._saved
+    def to_the_end(self) -> dict[str, Any]:
+        """Make the rounds that are left, write what a run leaves, and return the summary."""
+        rounds, path = self.experiment.config.run.rounds, self.folder.path
+        hint = f"`pfedbayes resume {path}` carries on"
+        try:
+            with self.progress.running(self.state.round, rounds), warnings.catch_warnings():
+                # Diverging clients are told of above, once each.
+                warnings.simplefilter("ignore", DivergenceWarning)
+                result = self.experiment.federation.run(rounds, state=self.state, on_round=self)
+            _write_posterior(self.experiment, self.folder, result.state, self.progress)
+            summary = _summary(self.experiment, result, self.dropped)
+            self.folder.write_summary(summary)
+            return summary
+        except KeyboardInterrupt:
+            self.save()
+            raise Interrupted(f"interrupted after round {self.saved}: {hint}") from None
+        except UserError as problem:
+            # A full disk can be mended; a run that diverges would do so again.
+            if not self.saved:
+                raise UserError(f"{problem} (no round is saved in {path})") from problem
+            then = f": {hint}" if problem.__cause__ is not None else f" in {path}"
+            raise UserError(f"{problem} (saved up to round {self.saved}{then})") from problem
 
 
-def _run(
-    experiment: Experiment,
-    folder: RunFolder,
-    state: FederationState,
-    meta: dict[str, Any],
-    progress: Progress,
-) -> dict[str, Any]:
-    run = experiment.config.run
-    recorder = _Recorder(folder, state, meta, run.checkpoint_every, progress)
-    hint = f"`pfedbayes resume {folder.path}` carries on"
-    try:
-        with progress.running(state.round, run.rounds), warnings.catch_warnings():
-            # The recorder tells of diverging clients, once each.
-            warnings.simplefilter("ignore", DivergenceWarning)
-            result = experiment.federation.run(run.rounds, state=state, on_round=recorder)
-        _write_posterior(experiment, folder, result.state, progress)
-        summary = _summary(experiment, result, recorder.dropped)
-        folder.write_summary(summary)
-        return summary
-    except KeyboardInterrupt:
-        recorder.save()
-        raise Interrupted(f"interrupted after round {recorder.saved}: {hint}") from None
-    except UserError as problem:
-        # A full disk can be mended; a run that diverges would do so again.
-        if not recorder.saved:
-            raise UserError(f"{problem} (no round is saved in {folder.path})") from problem
-        then = f": {hint}" if problem.__cause__ is not None else f" in {folder.path}"
-        raise UserError(f"{problem} (saved up to round {recorder.saved}{then})") from problem
+def _by_client(counts: Mapping[int, int]) -> dict[str, int]:
+    """Counts as JSON has them."""
+    return {str(client): count for client, count in sorted(counts.items())}
 
 
 def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int]) -> dict[str, Any]:
     """What ``summary.json`` holds."""
     config, data = experiment.config, experiment.data
     screened = screened_rounds(result.state.server)
-    counts = {str(client): count for client, count in sorted((screened or {}).items())}
     return {
         "algorithm": config.algorithm.name,
         "data": data.dataset.name,
@@ -253,8 +224,8 @@ def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int])
         "weights": experiment.federation.model.declaration.num_weights,
         "device": config.run.device,
         "engine": config.run.engine,
-        "dropped": {str(client): count for client, count in sorted(dropped.items())},
-        **({} if screened is None else {"screened": counts}),
+        "dropped": _by_client(dropped),
+        **({} if screened is None else {"screened": _by_client(screened)}),
         "versions": versions(),
     }
 
