@@ -230,9 +230,7 @@ def compare_steps(repeats: int, steps: int) -> list[Speeds]:
     return [speeds, _interleaved(contestants, repeats, steps)]
 
 
-def _interleaved(
-    contestants: Mapping[str, Callable[[], None]], repeats: int, steps: int
-) -> Speeds:
+def _interleaved(contestants: Mapping[str, Callable[[], None]], repeats: int, steps: int) -> Speeds:
     for run in contestants.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in contestants}
