@@ -1,1 +1,1 @@
-"""Figures of reports, one kind of outcome a file; imports the schema."""
+"""Figures of reports, one kind a file; none touches pyplot's global state, each can be told without colour."""

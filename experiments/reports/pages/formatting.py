@@ -6,9 +6,13 @@ import functools
 import math
 from collections.abc import Callable
 
-from pyro_pfedbayes.experiments.reports.schema import NOT_STORED, Estimate
+from pyro_pfedbayes.experiments.reports.figures.style import MODELS
+from pyro_pfedbayes.experiments.reports.schema import NOT_STORED, Estimate, ReportData
+from pyro_pfedbayes.measures.registry import Measure
 
 UNDEFINED = "–"
+NOT_ABOUT = "not what the method is about"
+SHORT = {"personal": "PM", "global": "GM"}
 Shown = Callable[[float | None], str]
 
 
@@ -57,3 +61,28 @@ def estimate(found: Estimate | None, shown: Shown) -> str:
 def sentence(text: str) -> str:
     """A reason as a sentence."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def shown_as(measure: Measure, digits: int = 1) -> Shown:
+    """How values of a measure are shown."""
+    return functools.partial(percent, digits=digits) if measure.percent else number
+
+
+def first_measure(numeric: bool) -> tuple[str, Shown]:
+    """The measure that comes first, of numbers or of classes, and how it is shown."""
+    return ("rmse", number) if numeric else ("accuracy", percent)
+
+
+def interval(found: Estimate, shown: Shown, unit: str = "") -> str:
+    """The 95 % interval of a measure in words."""
+    if not math.isfinite(found.lower):
+        return "no interval: too few clients or examples"
+    return f"95 % interval {shown(found.lower)} to {shown(found.upper)}{unit}"
+
+
+def titles(data: ReportData) -> dict[str, str]:
+    """How ``personal`` and ``global`` are called, and which of them the method is not about."""
+    return {
+        model: name if model in data.about else f"{name} ({NOT_ABOUT})"
+        for model, name in MODELS.items()
+    }

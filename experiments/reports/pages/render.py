@@ -12,8 +12,11 @@ import jinja2
 from markupsafe import Markup, escape
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.reports.collect.point_methods import POINT
 from pyro_pfedbayes.experiments.reports.figures.figure_bytes import drawing
+from pyro_pfedbayes.experiments.reports.figures.style import MODELS, MOST_CLIENTS
 from pyro_pfedbayes.experiments.reports.pages import formatting
+from pyro_pfedbayes.experiments.reports.schema import NOT_STORED
 from pyro_pfedbayes.experiments.runs.folder import writing
 from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
@@ -61,6 +64,15 @@ def environment(package: str = _HERE) -> jinja2.Environment:
         one_line,
         prose,
     )
+    made.globals |= {
+        "MODELS": MODELS,
+        "MOST_CLIENTS": MOST_CLIENTS,
+        "NOT_ABOUT": formatting.NOT_ABOUT,
+        "NOT_STORED": NOT_STORED,
+        "POINT": POINT,
+        "SHORT": formatting.SHORT,
+        "UNDEFINED": formatting.UNDEFINED,
+    }
     made.filters |= {function.__name__: function for function in shown}
     return made
 

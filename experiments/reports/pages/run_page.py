@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+from pyro_pfedbayes.experiments.reports.pages.formatting import amount
 from pyro_pfedbayes.experiments.reports.pages.headline import for_whom, how_good, how_sure
-from pyro_pfedbayes.experiments.reports.pages.html import (
-    Section,
-    amount,
-    document,
-    paragraph,
-    prose,
-)
+from pyro_pfedbayes.experiments.reports.pages.render import fragment, render
 from pyro_pfedbayes.experiments.reports.pages.sections import (
     clients_section,
     history_section,
@@ -25,45 +20,52 @@ from pyro_pfedbayes.experiments.reports.pages.sections_uncertainty import (
     numbers_section,
     selective_section,
 )
-from pyro_pfedbayes.experiments.reports.schema import ReportData
+from pyro_pfedbayes.experiments.reports.schema import NOT_STORED, ReportData
 
 _DETECTION = "Classes never seen, other data, and damaged pictures"
+# Heading, content, and the part of the run without which there is none.
+_SECTIONS = (
+    ("Measures", measures_section, "predictions"),
+    ("Clients, those in need first", clients_section, "clients"),
+    ("Reliability and temperature", calibration_section, "predictions"),
+    ("Predictions and intervals", numbers_section, "predictions"),
+    ("Answering only when sure", selective_section, "predictions"),
+    ("Where the uncertainty comes from", entropy_section, "predictions"),
+    (_DETECTION, detection_section, "unseen"),
+    ("The least certain examples", examples_section, "least_certain"),
+    ("What each client learnt for itself", gain_section, "gain"),
+    ("Round by round", history_section, "history"),
+    ("Settings and versions", settings_section, "settings"),
+)
 
 
 def report_page(data: ReportData) -> str:
-    """One self-contained HTML page of a run.
-
-    Args:
-        data: What `pyro_pfedbayes.experiments.reports.collect.run.collect` found.
-
-    Returns:
-        The page; it loads nothing from anywhere.
-    """
-    classes = data.outcome != "number"
-    sections: list[Section] = [
-        ("Measures", measures_section(data)),
-        ("Clients, those in need first", clients_section(data)),
-    ]
-    if classes:
-        sections.append(("Reliability and temperature", calibration_section(data)))
-    else:
-        sections.append(("Predictions and intervals", numbers_section(data)))
-    sections += [
-        ("Answering only when sure", selective_section(data)),
-        ("Where the uncertainty comes from", entropy_section(data)),
-    ]
-    if classes:
-        sections.append((_DETECTION, detection_section(data)))
-    sections += [
-        ("The least certain examples", examples_section(data)),
-        ("What each client learnt for itself", gain_section(data)),
-        ("Round by round", history_section(data)),
-        ("Settings and versions", settings_section(data)),
-    ]
-    return document(run_title(data), _under(data), answer_block(data) + notes_block(data), sections)
+    """One self-contained HTML page of a run; it loads nothing from anywhere."""
+    left_out = (calibration_section, detection_section) if data.numeric else (numbers_section,)
+    sections = []
+    for heading, section, part in _SECTIONS:
+        if section not in left_out:
+            reason = data.missing.get(part, NOT_STORED)
+            content = section(data) or fragment("missing.html.jinja", reason=reason)
+            sections.append((heading, content))
+    notes = list(data.notes)
+    if data.finished and data.personal is None and "predictions" in data.missing:
+        notes.append(data.missing["predictions"])
+    whom, needy = for_whom(data)
+    return render(
+        "run.html.jinja",
+        title=_title(data),
+        subtitle=_subtitle(data),
+        good=how_good(data),
+        sure=how_sure(data),
+        whom=whom,
+        needy=needy,
+        notes=notes,
+        sections=sections,
+    )
 
 
-def run_title(data: ReportData) -> str:
+def _title(data: ReportData) -> str:
     """What was run, on what."""
     summary, settings = data.summary, data.settings
     method = summary.get("algorithm") or settings.get("algorithm", {}).get("name", "a run")
@@ -71,30 +73,7 @@ def run_title(data: ReportData) -> str:
     return f"{method} on {name}"
 
 
-def answer_block(data: ReportData) -> str:
-    """How good, how sure, for whom it is bad."""
-    whom, lines = for_whom(data)
-    items = "".join(f"<li>{prose(line)}</li>" for line in lines)
-    listed = f"<ul>{items}</ul>" if items else ""
-    return (
-        '<div class="answer">'
-        f"<p><strong>How good?</strong> {prose(how_good(data))}</p>"
-        f"<p><strong>How sure?</strong> {prose(how_sure(data))}</p>"
-        f"<p><strong>For whom is it bad?</strong> {prose(whom)}</p>{listed}</div>"
-    )
-
-
-def notes_block(data: ReportData) -> str:
-    """What a reader should know before believing the figures."""
-    notes = list(data.notes)
-    if data.finished and data.personal is None and "predictions" in data.missing:
-        notes.append(data.missing["predictions"])
-    if not notes:
-        return ""
-    return f'<div class="note" role="note">{"".join(paragraph(note) for note in notes)}</div>'
-
-
-def _under(data: ReportData) -> str:
+def _subtitle(data: ReportData) -> str:
     summary, run = data.summary, data.settings.get("run", {})
     parts = [str(summary.get("split") or data.settings.get("data", {}).get("scheme", ""))]
     clients = summary.get("clients") or len(data.clients)

@@ -16,7 +16,9 @@ from pyro_pfedbayes.datatree.tree import load_datatree
 from pyro_pfedbayes.experiments.reports.collect.attention_rules import with_attention_reasons
 from pyro_pfedbayes.experiments.reports.collect.numbers import number_fit, number_scores
 from pyro_pfedbayes.experiments.reports.collect.run import collect
-from pyro_pfedbayes.experiments.reports.figures import classes as figures
+from pyro_pfedbayes.experiments.reports.figures.clients import plot_entropy_split
+from pyro_pfedbayes.experiments.reports.figures.curves import plot_risk_coverage
+from pyro_pfedbayes.experiments.reports.figures.rounds import plot_gain_history, plot_history
 from pyro_pfedbayes.experiments.reports.files.method_traits import models_of_method
 from pyro_pfedbayes.experiments.reports.pages.headline import how_good, how_sure
 from pyro_pfedbayes.experiments.reports.pages.run_page import report_page
@@ -409,7 +411,7 @@ def test_a_method_without_a_global_model_is_not_measured_by_one(tmp_path: Path) 
 
 def test_one_evaluated_round_is_a_whole_round() -> None:
     records = [{"round": 7, "personal": {"nll": 0.4}, "information_gain": {"w": [1.0]}}]
-    for figure in (figures.plot_history(records, "nll", "NLL"), figures.plot_gain_history(records)):
+    for figure in (plot_history(records, "nll", "NLL"), plot_gain_history(records)):
         assert figure.axes[0].get_xticks().tolist() == [7]
 
 
@@ -417,13 +419,13 @@ def test_the_legend_of_answering_only_when_sure_is_beside_the_curves(tmp_path: P
     data = collect(point_run(tmp_path / "run"))
     assert data.personal is not None
     assert data.personal.selective is not None
-    figure = figures.plot_risk_coverage({"personal": data.personal.selective})
+    figure = plot_risk_coverage({"personal": data.personal.selective})
     assert figure.axes[0].get_legend() is None
     assert len(figure.legends[0].get_texts()) == 1
 
 
 def test_an_entropy_that_is_not_split_is_one_bar(tmp_path: Path) -> None:
     data = collect(point_run(tmp_path / "run"))
-    bars = figures.plot_entropy_split(data.clients).axes[0].patches
+    bars = plot_entropy_split(data.clients).axes[0].patches
     assert len(bars) == 2
     assert all(bar.get_width() > 0 for bar in bars)

@@ -7,10 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from pyro_pfedbayes.experiments.reports.figures import classes as figures
-from pyro_pfedbayes.experiments.reports.figures import numbers as figures_numbers
+from pyro_pfedbayes.experiments.reports.figures import clients as figures_clients
+from pyro_pfedbayes.experiments.reports.figures import comparison as figures_comparison
+from pyro_pfedbayes.experiments.reports.figures import curves as figures_curves
+from pyro_pfedbayes.experiments.reports.figures import examples as figures_examples
 from pyro_pfedbayes.experiments.reports.figures import out_of_distribution as figures_ood
-from pyro_pfedbayes.experiments.reports.pages.html import figure_block
+from pyro_pfedbayes.experiments.reports.figures import predictions as figures_predictions
+from pyro_pfedbayes.experiments.reports.figures import rounds as figures_rounds
+from pyro_pfedbayes.experiments.reports.figures.style import MOST_CLIENTS
+from pyro_pfedbayes.experiments.reports.pages.render import data_url
 from pyro_pfedbayes.experiments.reports.schema import (
     ClientRow,
     Corrupted,
@@ -35,13 +40,13 @@ def row(i: int, name: str = "a") -> ClientRow:
 
 def test_reliability_shows_the_bins_that_hold_something() -> None:
     empty = Reliability((0.0, 0.5, 1.0), (math.nan, 0.8), (math.nan, 0.7), (0, 6))
-    figure = figures.plot_reliability({"personal": CURVE, "global": empty})
+    figure = figures_curves.plot_reliability({"personal": CURVE, "global": empty})
     points = [np.asarray(c.get_offsets()).tolist() for c in figure.axes[0].collections]
     assert points == [[[0.4, 0.5], [0.8, 0.7]], [[0.8, 0.7]]]
 
 
 def test_lines_differ_by_more_than_colour() -> None:
-    figure = figures.plot_risk_coverage({"personal": RISK, "global": RISK})
+    figure = figures_curves.plot_risk_coverage({"personal": RISK, "global": RISK})
     one, other = figure.axes[0].lines[:2]
     assert one.get_linestyle() != other.get_linestyle()
     assert one.get_marker() != other.get_marker()
@@ -61,7 +66,7 @@ def test_detection_has_a_mark_and_an_interval_for_each_score() -> None:
     assert len({mark.get_marker() for mark in marks}) == 3
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["unseen", "none"]
     assert len(figure.legends[0].get_texts()) == 3
-    figure_block(figure, "alt", "caption")
+    data_url(figure)
 
 
 def test_damage_is_a_row_a_corruption_and_lines_differ_by_more_than_colour() -> None:
@@ -85,11 +90,11 @@ def test_damage_is_a_row_a_corruption_and_lines_differ_by_more_than_colour() -> 
     for one, other in ((accuracy, ece), (total, epistemic)):
         assert one.get_linestyle() != other.get_linestyle()
         assert one.get_marker() != other.get_marker()
-    figure_block(figures_ood.plot_corruptions(Corrupted(0, 0, (), ())), "alt", "caption")
+    data_url(figures_ood.plot_corruptions(Corrupted(0, 0, (), ())))
 
 
 def test_the_parts_of_the_entropy_differ_by_hatching() -> None:
-    figure = figures.plot_entropy_split([row(0), row(1)])
+    figure = figures_clients.plot_entropy_split([row(0), row(1)])
     bars = figure.axes[0].patches
     assert [bar.get_hatch() for bar in bars] == [None, None, "////", "////"]
     assert bars[2].get_x() == 0.2
@@ -98,13 +103,13 @@ def test_the_parts_of_the_entropy_differ_by_hatching() -> None:
 
 def test_many_clients_are_cut_and_names_are_no_formulas() -> None:
     rows = [row(i, "$\\q_" + "x" * 40) for i in range(80)]
-    for figure in (figures.plot_clients(rows), figures.plot_entropy_split(rows)):
-        assert len(figure.axes[0].get_yticklabels()) == figures.MOST_CLIENTS
-        assert figure_block(figure, "alt", "caption").startswith("<figure><img src=")
+    for figure in (figures_clients.plot_clients(rows), figures_clients.plot_entropy_split(rows)):
+        assert len(figure.axes[0].get_yticklabels()) == MOST_CLIENTS
+        assert data_url(figure).startswith("data:image/svg+xml;base64,")
 
 
 def test_information_gain_shows_nats_and_undefined_cells() -> None:
-    figure = figures.plot_information_gain(
+    figure = figures_clients.plot_information_gain(
         GainMap(("a", "b"), ("w", "v"), ((1.5, math.nan), (0, 2)))
     )
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.5", "–", "0", "2"]
@@ -116,11 +121,11 @@ def test_gain_history_has_the_median_client_and_the_sites() -> None:
         {"round": 2, "information_gain": {"w": [1.0, 2.0, 9.0], "v": [1.0, 1.0, 1.0]}},
         {"round": 4, "information_gain": {"w": [2.0, 3.0, 4.0], "v": [0.0, 5.0, 1.0]}},
     ]
-    lines = figures.plot_gain_history(records).axes[0].lines
+    lines = figures_rounds.plot_gain_history(records).axes[0].lines
     assert [line.get_label() for line in lines] == ["median client", "median, w", "median, v"]
     assert [list(line.get_ydata()) for line in lines] == [[3.0, 5.0], [2.0, 3.0], [1.0, 1.0]]
     assert list(lines[0].get_xdata()) == [2, 4]
-    assert not figures.plot_gain_history([{"round": 1}]).axes[0].lines
+    assert not figures_rounds.plot_gain_history([{"round": 1}]).axes[0].lines
 
 
 def test_history_leaves_out_what_is_not_there() -> None:
@@ -129,7 +134,7 @@ def test_history_leaves_out_what_is_not_there() -> None:
         {"round": 2, "personal": {"accuracy": None}},
         {"round": 3, "personal": {"accuracy": 0.6}, "global": {"accuracy": 0.4}},
     ]
-    lines = figures.plot_history(records, "accuracy", "accuracy (%)").axes[0].lines
+    lines = figures_rounds.plot_history(records, "accuracy", "accuracy (%)").axes[0].lines
     assert [list(line.get_xdata()) for line in lines] == [[1, 3], [3]]
     assert list(lines[0].get_ydata()) == [50.0, 60.0]
 
@@ -138,13 +143,13 @@ def test_examples_without_a_picture_are_left_out() -> None:
     seen = Example(1, "c", "a", "b", 0.5, 1.0, 0.1, image=[[0.0, 1.0]])
     colour = Example(1, "c", "a", "b", 0.5, 1.0, 0.1, image=[[[0.0, 1.0, 0.5]]])
     blind = Example(2, "c", "a", "b", 0.5, 1.0, 0.1)
-    assert len(figures.plot_examples([seen, blind, colour, seen, seen]).axes) == 4
+    assert len(figures_examples.plot_examples([seen, blind, colour, seen, seen]).axes) == 4
 
 
 def test_pit_band_is_that_of_a_binomial() -> None:
     fit = NumberFit((), (), (), pit=(50, 50))
     heights = sorted(
-        float(line.get_ydata()[0]) for line in figures_numbers.plot_pit(fit).axes[0].lines
+        float(line.get_ydata()[0]) for line in figures_predictions.plot_pit(fit).axes[0].lines
     )
     assert heights == pytest.approx([50 - 1.96 * 5, 50, 50 + 1.96 * 5])
 
@@ -153,12 +158,15 @@ def test_coverage_and_predictions_stand_undefined_numbers() -> None:
     fit = NumberFit(
         (1.0, 2.0), (1.0, 3.0), (math.inf, math.nan), (0.5, 0.95), (0.4, math.nan), (1, 2), (1,)
     )
-    for plot in (figures_numbers.plot_predicted_observed, figures_numbers.plot_interval_coverage):
-        assert "base64" in figure_block(plot(fit), "alt", "caption")
+    for plot in (
+        figures_predictions.plot_predicted_observed,
+        figures_curves.plot_interval_coverage,
+    ):
+        assert "base64" in data_url(plot(fit))
 
 
 def test_comparison_shows_each_run_and_the_mean() -> None:
-    axes = figures_numbers.plot_comparison(
+    axes = figures_comparison.plot_comparison(
         {"a": [0.8, 0.9, math.nan], "b": []}, "x", scale=100
     ).axes[0]
     assert list(axes.lines[0].get_xdata()) == [80.0, 90.0]

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from pyro_pfedbayes.experiments.reports.collect.run import collect
-from pyro_pfedbayes.experiments.reports.pages.html import document, escaped, number, table
+from pyro_pfedbayes.experiments.reports.pages.formatting import number
+from pyro_pfedbayes.experiments.reports.pages.render import environment, fragment, render
 from pyro_pfedbayes.experiments.reports.pages.run_page import report_page
 from tests.experiments.helpers import Outcome, pfedbayes
 from tests.experiments.reports.helpers import (
@@ -161,9 +162,10 @@ def test_broken_everything_is_still_a_page(tmp_path: Path) -> None:
 
 
 def test_table_and_document_escape() -> None:
-    text = document(NASTY, NASTY, "", [(NASTY, table(NASTY, [NASTY], [[NASTY]]))])
+    table = fragment("differences.html.jinja", tables=[(NASTY, [NASTY], [[NASTY]])])
+    text = render("report.html.jinja", title=NASTY, subtitle=NASTY, sections=[(NASTY, table)])
     assert Page(text).text.count(NASTY) == 8
-    assert escaped("\x1b[31m") == "?[31m"
+    assert environment().from_string("{{ text }}").render(text="\x1b[31m") == "?[31m"
     assert number(math.inf) == "–"
 
 
