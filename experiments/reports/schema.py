@@ -72,9 +72,8 @@ class ClientRow:
     broken: int  # those whose prediction by the lead model is no number, or no probability
     personal: Mapping[str, float]  # named as in `ModelReport`; not defined if any is broken
     global_: Mapping[str, float] | None
-    lower: float = (
-        math.nan
-    )  # 95 % interval of the lead model's accuracy (Bayesian) or RMSE (bootstrap)
+    # 95 % interval of the lead model's accuracy (Bayesian) or RMSE (bootstrap).
+    lower: float = math.nan
     upper: float = math.nan
     gain: float | None = None  # information gain KL(q^i‖w) of its posterior, in nats
     dropped: int = 0  # rounds in which its update diverged and was left out
@@ -126,9 +125,7 @@ class ShiftLevel:
     ece: float
     total: float  # mean entropy in nats
     epistemic: float  # its mean epistemic part
-    auroc: Mapping[
-        str, float
-    ]  # by score, of telling these from the clients' own; none at strength 0
+    auroc: Mapping[str, float]  # of each score, against the clients' own; none at strength 0
 
 
 @dataclass(frozen=True)
@@ -169,9 +166,8 @@ class Example:
     probability: float  # of the predicted class; NaN for numbers
     uncertainty: float  # total entropy in nats, or the predictive standard deviation
     epistemic: float  # its epistemic part
-    image: Any = field(
-        default=None, repr=False, compare=False
-    )  # in [0, 1], grey or RGB; not in JSON
+    # Grey or RGB in [0, 1]; not in JSON.
+    image: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -182,9 +178,7 @@ class NumberFit:
     predicted: tuple[float, ...]  # predictive means
     sd: tuple[float, ...]
     levels: tuple[float, ...] = ()  # probabilities of central intervals
-    coverage: tuple[
-        float, ...
-    ] = ()  # shares of outcomes inside; NaN with too few draws for a level
+    coverage: tuple[float, ...] = ()  # shares of outcomes inside; NaN with too few draws
     width: tuple[float, ...] = ()  # mean widths; NaN likewise, and without single draws
     pit: tuple[int, ...] = ()  # counts of the probability integral transform in ten equal bins
 
@@ -198,17 +192,14 @@ class ReportData:
     finished: bool
     summary: Mapping[str, Any]  # summary.json; empty if the run is not finished
     settings: Mapping[str, Any]  # config.toml
-    attrs: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # of posterior.nc: method, seed, versions
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # of posterior.nc
     draws: int = 0  # of the weights; 0 without predictions
     kept_draws: int = 0  # those that intervals, PIT and CRPS of numbers are from
     classes: tuple[str, ...] = ()
     personal: ModelReport | None = None
     global_: ModelReport | None = None
-    interval: str = (
-        ""  # what was resampled for intervals: both (clients, their examples), clients, examples
-    )
+    # What was resampled for intervals: both (clients, and their examples), clients or examples.
+    interval: str = ""
     clients: tuple[ClientRow, ...] = ()  # those in greatest need first
     unseen: Unseen | None = None
     foreign: Foreign | None = None
