@@ -75,66 +75,43 @@ if not (_here / "models").is_dir() and (_here.parent / "models" / "bayesian.py")
     # an installed package, and must then find them too.
     __path__.append(str(_here.parent))
 
-_HOMES = {
-    "BayesianModel": "models.bayesian",
-    "Categorical": "models.likelihoods",
-    "ClientELBO": "inference.objective.elbo",
-    "DataSpec": "models.spec",
-    "Dataset": "data.datasets",
-    "FederatedData": "data.clients",
-    "Federation": "inference.federation.loop",
-    "Flipout": "inference.objective.handlers",
-    "LocalReparameterization": "inference.objective.handlers",
-    "MeanFieldGaussian": "gaussians.mean_field",
-    "MeanFieldGuide": "inference.beliefs.guides",
-    "MomentAccumulator": "gaussians.barycentre",
-    "PFedBayes": "inference.algorithms.pfedbayes",
-    "Partition": "data.partitions.schemes",
-    "Private": "models.roles",
-    "ProgramModel": "models.program",
-    "Result": "inference.federation.loop",
-    "SiteBelief": "inference.beliefs.sites",
-    "UserError": "errors",
-    "accuracy_at_coverage": "measures.selective",
-    "adaptive_calibration_error": "measures.calibration",
-    "algorithm_class": "experiments.config.registry",
-    "apply_temperature": "measures.calibration",
-    "aurc": "measures.selective",
-    "auroc": "measures.detection",
-    "barycentre": "gaussians.barycentre",
-    "bootstrap": "measures.resampling",
-    "bootstrap_by_client": "measures.resampling",
-    "brier_score": "measures.scores",
-    "central_interval": "measures.interval_scores",
-    "client_quality": "inference.diagnostics.data_quality",
-    "crps": "measures.interval_scores",
-    "entropy_split": "measures.entropy",
-    "expected_calibration_error": "measures.scores",
-    "fit_temperature": "measures.calibration",
-    "fpr_at_tpr": "measures.detection",
-    "interval_report": "measures.interval_scores",
-    "kl_divergence": "gaussians.mean_field",
-    "load_dataset": "data.datasets",
-    "load_datatree": "datatree.tree",
-    "mlp": "models.networks",
-    "negative_log_likelihood": "measures.scores",
-    "nuts_draws": "inference.diagnostics.nuts",
-    "onboard": "inference.federation.onboarding",
-    "partition_column": "data.partitions.schemes",
-    "partition_dirichlet": "data.partitions.schemes",
-    "partition_labels": "data.partitions.schemes",
-    "partition_quantity": "data.partitions.schemes",
-    "pit_values": "measures.interval_scores",
-    "plot_trace": "inference.diagnostics.data_quality",
-    "posterior_predictive": "inference.predictive.draws",
-    "pretrained": "models.pretrained",
-    "reliability_curve": "measures.calibration",
-    "risk_coverage": "measures.selective",
-    "save_datatree": "datatree.tree",
-    "to_datatree": "inference.posterior.tree",
-    "trace_predictions": "inference.diagnostics.data_quality",
-    "vgg": "models.networks",
+_NAMES = {
+    "data.clients": "FederatedData",
+    "data.datasets": "Dataset load_dataset",
+    "data.partitions.schemes": "Partition partition_column partition_dirichlet partition_labels partition_quantity",
+    "datatree.tree": "load_datatree save_datatree",
+    "errors": "UserError",
+    "experiments.config.registry": "algorithm_class",
+    "gaussians.barycentre": "MomentAccumulator barycentre",
+    "gaussians.mean_field": "MeanFieldGaussian kl_divergence",
+    "inference.algorithms.pfedbayes": "PFedBayes",
+    "inference.beliefs.guides": "MeanFieldGuide",
+    "inference.beliefs.sites": "SiteBelief",
+    "inference.diagnostics.data_quality": "client_quality plot_trace trace_predictions",
+    "inference.diagnostics.nuts": "nuts_draws",
+    "inference.federation.loop": "Federation Result",
+    "inference.federation.onboarding": "onboard",
+    "inference.objective.elbo": "ClientELBO",
+    "inference.objective.handlers": "Flipout LocalReparameterization",
+    "inference.posterior.tree": "to_datatree",
+    "inference.predictive.draws": "posterior_predictive",
+    "measures.calibration": "adaptive_calibration_error apply_temperature fit_temperature reliability_curve",
+    "measures.detection": "auroc fpr_at_tpr",
+    "measures.entropy": "entropy_split",
+    "measures.interval_scores": "central_interval crps interval_report pit_values",
+    "measures.resampling": "bootstrap bootstrap_by_client",
+    "measures.scores": "brier_score expected_calibration_error negative_log_likelihood",
+    "measures.selective": "accuracy_at_coverage aurc risk_coverage",
+    "models.bayesian": "BayesianModel",
+    "models.likelihoods": "Categorical",
+    "models.networks": "mlp vgg",
+    "models.pretrained": "pretrained",
+    "models.program": "ProgramModel",
+    "models.roles": "Private",
+    "models.spec": "DataSpec",
 }
+"""Public names, by the module that they live in."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 # Families and likelihoods share names with distributions, so they stay in their modules.
 _MODULES = {"families": "families", "likelihoods": "models.likelihoods"}
@@ -144,10 +121,10 @@ __all__ = [*sorted(_HOMES | _MODULES)]
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module on first use (PEP 562)."""
-    if name not in _HOMES and name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -21,12 +21,7 @@ def seed_for(seed: int, *keys: int | str) -> int:
     The derivation is SHA-256 of an encoding in which different names never meet: ``1`` differs from
     ``"1"``, and ``("a", "b")`` from ``("ab",)``. It is the same on all machines, in all processes.
 
-    Args:
-        seed: The seed of the whole run; any integer.
-        *keys: Integers and strings that name the stream, in order.
-
-    Returns:
-        An integer in [0, 2^63).
+    It lies in [0, 2^63); ``seed`` is that of the whole run.
 
     Example:
         >>> seed_for(0, "noise", 3, 7) == seed_for(0, "noise", 3, 7)
@@ -49,13 +44,7 @@ def generator(seed: int, *keys: int | str, device: str | torch.device = "cpu") -
     PyTorch's CPU generator uses only the low 32 bits of a seed, so among a million streams on a CPU
     about a hundred pairs coincide: harmless for noise, but not for secrets.
 
-    Args:
-        seed: The seed of the whole run; any integer.
-        *keys: Integers and strings that name the stream, in order.
-        device: Where the numbers will be drawn; the tensors drawn must be on the same device.
-
-    Returns:
-        A ``torch.Generator``.
+    Numbers must be drawn into tensors on ``device``.
 
     Example:
         >>> a = torch.randn(2, generator=generator(0, "noise", 3, 7))
@@ -67,7 +56,7 @@ def generator(seed: int, *keys: int | str, device: str | torch.device = "cpu") -
 
 
 def _integer(value: object, what: str) -> int:
-    """Return an integer (NumPy's and one-element integer tensors too) as a plain ``int``."""
+    """An integer (NumPy's and one-element integer tensors too) as a plain ``int``."""
     try:
         return operator.index(value)  # type: ignore[arg-type]  # the TypeError is the answer
     except TypeError:

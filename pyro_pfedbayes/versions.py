@@ -17,13 +17,11 @@ def versions() -> dict[str, str]:
     """
     import torch
 
-    found = {name: _version(name) for name in ("pyro-pfedbayes", "pyro-ppl", "numpy")}
     # PyTorch's own word also tells which CUDA it was built for.
-    return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("pyro-pfedbayes", "pyro-ppl", "numpy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found

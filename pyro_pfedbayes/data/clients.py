@@ -132,15 +132,7 @@ class FederatedData:
     def with_covariates(self, names: Sequence[str]) -> FederatedData:
         """The same clients with columns of the data set appended to a table ``x``, in their own units.
 
-        Args:
-            names: Names of ``dataset.columns``; they become the last columns of x, in this order.
-
-        Returns:
-            Clients whose x is ``[n, columns + len(names)]``; this object if there are no names.
-
-        Raises:
-            UserError: If inputs are images, there is no such column, it holds texts, or a value is NaN
-                or beyond float32's range.
+        ``names`` of ``dataset.columns`` become the last columns of x, in this order. Values must be finite numbers.
 
         Example:
             >>> from pyro_pfedbayes.data.datasets import Dataset
@@ -190,9 +182,6 @@ class FederatedData:
             batch_size: Examples b in a batch; no more than the largest client has.
             seed: Of the run.
             round: Number of the round.
-
-        Returns:
-            The plan, on the data set's device.
         """
         self.check_clients(clients)
         if steps < 1 or batch_size < 1:

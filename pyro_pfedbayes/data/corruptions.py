@@ -53,11 +53,8 @@ def corrupt_images(
         kind: ``"noise"``, ``"blur"`` or ``"rotation"``.
         strength: 1 (mild) to 5 (severe), see `STRENGTHS`.
         seed: Of what is random.
-        limits: Values of black and white in the scale of ``x``: data sets have (-1, 1); images that were
-            standardised ``((-1 - loc) / scale, (1 - loc) / scale)``.
-
-    Returns:
-        New images, within ``limits`` if ``x`` is.
+        limits: Black and white in the scale of ``x``, which results keep to: (-1, 1) of data sets, and for
+            images that were standardised ``((-1 - loc) / scale, (1 - loc) / scale)``.
 
     Example:
         >>> x = torch.full((1, 1, 8, 8), -1.0)
@@ -172,22 +169,11 @@ def corrupt_clients(
     seed: int = 0,
     limits: Limits = _IMAGE,
 ) -> FederatedData:
-    """Corrupt what some clients learn from: their training examples, and the validation examples held out of them.
+    """Corrupt training and validation examples of some clients, in a copy; test examples stay as they are.
 
     Both come from the same source, so both are corrupted: a client whose labels are wrong has no right ones to
-    check itself with. Test examples stay as they are, as do other clients' examples.
-
-    Args:
-        data: The clients, on the CPU.
-        clients: Numbers of those to corrupt; each has a stream of random numbers of its own.
-        kind: ``"labels"``, ``"few"`` (validation examples all stay), ``"noise"``, ``"blur"`` or ``"rotation"``;
-            a table has no blur and no rotation.
-        strength: 1 (mild) to 5 (severe), see `STRENGTHS`.
-        seed: Of what is random.
-        limits: As for `corrupt_images`.
-
-    Returns:
-        The clients, with a copy of what was changed.
+    check itself with. Kind ``"few"`` leaves all validation examples; a table has no ``"blur"`` and no
+    ``"rotation"``. Each client has a stream of random numbers of its own. Limits are those of `corrupt_images`.
 
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset

@@ -1,8 +1,6 @@
 """Data sets: named ones, and a user's own ``.npz``, as one tensor of inputs and one of labels.
 
-Everything a federation trains on is a :class:`Dataset`: all examples in one float32 tensor, which
-the clients share; a :class:`~pyro_pfedbayes.data.partitions.schemes.Partition` then says, by index, who holds
-what.
+All examples are one float32 tensor, which the clients share; a partition says, by index, who holds what.
 
 Data sets that come in a training and a test part (MNIST, Fashion-MNIST, CIFAR-10, an ``.npz`` with
 ``x_train`` and ``x_test``) are *pooled*, training part first, and ``test_mask`` remembers the test
@@ -38,17 +36,14 @@ class Dataset:
 
     Attributes:
         name: What to call it in reports.
-        x: Inputs, float32 ``[n, *features]``: images ``[n, C, H, W]`` in [-1, 1], tables ``[n,
-            columns]``.
+        x: Inputs, float32: images ``[n, C, H, W]`` in [-1, 1], tables ``[n, columns]``.
         y: Outcomes ``[n]``. Classes: int64, in ``0 .. len(classes) - 1``, or -1 where the label is
             unknown. Numbers: float32, NaN where the outcome is missing.
         classes: Names of the classes, in the order of the labels; none if the outcomes are numbers.
-        test_mask: bool ``[n]``, True for examples of the data set's own test part; None if it has
-            none.
+        test_mask: bool ``[n]``, True for examples of the data set's own test part, if it has one.
         columns: Further values, one an example (``[n]`` each), such as the site that it came from.
         column_values: For columns that held text: the texts, which ``columns`` holds as indices.
-        scaling: If a table was standardised: (loc, scale), float64 ``[columns]``; ``x = (raw - loc)
-            / scale``.
+        scaling: (loc, scale), float64 ``[columns]``, of a standardised table; ``x = (raw - loc) / scale``.
         set_aside: Names of a file's further arrays that are not columns, and why, in words.
         target_scaling: If numbers were standardised: (loc, scale); ``y = (raw - loc) / scale``.
 
@@ -101,10 +96,7 @@ class Dataset:
                 raise self._error(
                     f"x and {part} have different lengths: {n} and {list(values.shape)}"
                 )
-        if self.outcome == "class":
-            self._check_classes()
-        else:
-            self._check_numbers()
+        self._check_outcomes()
         # The extremes pass on NaN, and need no second tensor of the size of x.
         if not bool(torch.stack(torch.aminmax(self.x)).isfinite().all()):
             bad = ~self.x.flatten(1).isfinite().all(1)
@@ -113,21 +105,22 @@ class Dataset:
                 f"first in row {int(bad.int().argmax())}"
             )
 
-    def _check_classes(self) -> None:
-        if self.target_scaling is not None:
-            raise self._error("target_scaling is for numbers; y holds classes")
-        low, high = int(self.y.min()), int(self.y.max())
-        if low < -1 or high >= len(self.classes):
-            raise self._error(
-                f"labels out of range: y holds {low} to {high}, the {len(self.classes)} classes "
-                f"want 0 to {len(self.classes) - 1}, or -1 for an unknown one"
-            )
-
-    def _check_numbers(self) -> None:
-        if self.classes:
+    def _check_outcomes(self) -> None:
+        classes = len(self.classes)
+        if self.outcome == "class":
+            if self.target_scaling is not None:
+                raise self._error("target_scaling is for numbers; y holds classes")
+            low, high = int(self.y.min()), int(self.y.max())
+            if low < -1 or high >= classes:
+                raise self._error(
+                    f"labels out of range: y holds {low} to {high}, the {classes} classes "
+                    f"want 0 to {classes - 1}, or -1 for an unknown one"
+                )
+            return
+        if classes:
             raise self._error(
                 "y is float32, so it holds numbers, but there are names of "
-                f"{len(self.classes)} classes: give y as int64, or classes as ()"
+                f"{classes} classes: give y as int64, or classes as ()"
             )
         infinite = self.y.isinf()
         if bool(infinite.any()):
@@ -236,7 +229,7 @@ def load_dataset(
             it holds floats of which one is NaN or not whole, and no array ``classes``; else classes.
 
     Returns:
-        The data set, training part first; see :class:`Dataset` for shapes.
+        The data set, training part first.
 
     Raises:
         UserError: If the name is unknown, a file is missing or corrupt, or its contents do not fit.

@@ -36,8 +36,8 @@ def partition_column(
         The partition, clients in ascending order of the values, and named by them.
 
     Raises:
-        UserError: If there is no such column, it has more distinct values than half the examples,
-            or a value has no training example.
+        UserError: If the column has more distinct values than half the examples, or a value has no
+            training example.
 
     Example:
         >>> import torch

@@ -32,13 +32,8 @@ class Partition:
         scheme: How it came about, such as ``"blocks"`` or ``"dirichlet(alpha=0.5)"``.
         train: For each client the examples it learns from, int64 ``[n_i]``.
         validation: For each client the examples held out of its training data; may be empty.
-        test: For each client the examples it is judged by; may be empty for a client with a single
-            example.
-        names: What to call the clients in tables, such as the values of a column; default 0, 1, 2,
-            ...
-
-    Raises:
-        UserError: If the three parts do not have one index list a client.
+        test: For each client the examples it is judged by; may be empty for one with a single example.
+        names: What to call the clients in tables, such as the values of a column; default 0, 1, ...
 
     Example:
         >>> import torch
@@ -100,10 +95,8 @@ class Partition:
     def table(self, y: Tensor, classes: tuple[str, ...], width: int = 100) -> Table:
         """A small table: a row a client (the first and last, if many), then the sums.
 
-        Args:
-            y: Outcomes of the data set, ``[n]``: labels, or numbers in the units to show.
-            classes: Names of its classes; none if outcomes are numbers.
-            width: Columns of text to make do with; classes that do not fit are summed up.
+        ``y`` are all outcomes ``[n]``: labels of ``classes``, or numbers in the units to show. Classes that do
+        not fit in ``width`` columns of text are summed up.
         """
         sizes = {part: self.sizes(part) for part in PARTS}
         if y.is_floating_point():

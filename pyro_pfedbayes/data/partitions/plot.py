@@ -31,13 +31,8 @@ def plot_partition(partition: Partition, dataset: Dataset, part: str = "train") 
     If the outcomes are numbers, draw a box of each client's outcomes instead: quartiles, median, mean and
     extremes. Examples whose outcome is not known are only counted in the title.
 
-    Args:
-        partition: The partition of N clients.
-        dataset: The data set it indexes.
-        part: ``train``, ``validation`` or ``test``.
-
-    Returns:
-        A figure of its own (no global state of pyplot): ``figure.savefig("partition.png")``.
+    ``part`` is ``train``, ``validation`` or ``test``. The figure is one of its own, without the global state of
+    pyplot: ``figure.savefig("partition.png")``.
 
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset

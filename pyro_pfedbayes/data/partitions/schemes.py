@@ -99,20 +99,15 @@ def partition_labels(
         dataset: The data set, C classes.
         clients: Number of clients N.
         labels_per_client: L, 1 to C.
-        train_per_class: Training examples of each of its classes that a client gets, validation
-            included.
+        train_per_class: Training examples a client and class, validation included.
         test_per_class: Test examples likewise; may be 0.
         scheme: ``blocks``, ``rotating`` or ``random``.
         validation: Fraction in [0, 1) of each client's training examples to hold out, evenly over
             its classes.
         seed: Chooses the examples, the random labels and what is held out.
 
-    Returns:
-        The partition.
-
     Raises:
-        UserError: If a class has too few examples, a name is unknown, a number out of range, or the
-            outcomes are numbers.
+        UserError: If a class has too few examples, or the outcomes are numbers.
 
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset
@@ -179,16 +174,14 @@ def partition_dirichlet(
         alpha: Concentration, > 0.
         test_fraction: Fraction in [0, 1) of each client's share that becomes its test set, evenly
             over its classes; used only if the data set has no test part of its own.
-        validation: Fraction in [0, 1) of each client's training examples to hold out, evenly over
-            its classes.
+        validation: As in :func:`partition_labels`.
         seed: Chooses the proportions, the examples and what is held out.
 
     Returns:
-        The partition. Each client has a training example; one with very few may have no test
-        example.
+        The partition. Each client has a training example; one with very few may have no test example.
 
     Raises:
-        UserError: If there are fewer training examples than clients, or a number is out of range.
+        UserError: If there are fewer training examples than clients.
 
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset
