@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pyro
 import pyro.distributions as dist
 import torch
@@ -56,25 +58,20 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
         for name, shape in model.weight_shapes.items():
             if name not in start.loc or tuple(start.event_shape(name)) != shape:
                 raise UserError(f"the guide's start lacks weight {name!r} of shape {shape}")
-            rank = len(shape)
-            _set(self.locs, name, PyroParam(start.loc[name].detach().clone(), event_dim=rank))
-            _set(
-                self.scales,
-                name,
-                PyroParam(
-                    start.scale[name].detach().clone(),
-                    constraint=constraints.softplus_positive,
-                    event_dim=rank,
-                ),
-            )
+            for root, value, support in (
+                (self.locs, start.loc, constraints.real),
+                (self.scales, start.scale, constraints.softplus_positive),
+            ):
+                copy = value[name].detach().clone()
+                _set(root, name, PyroParam(copy, constraint=support, event_dim=len(shape)))
 
     def posterior(self) -> MeanFieldGaussian:
         """The present q^i, stacked and detached."""
         names = self._model[0].weight_shapes
         with torch.no_grad():
             return MeanFieldGaussian.unchecked(
-                {name: _get(self.locs, name).detach().clone() for name in names},
-                {name: _get(self.scales, name).detach().clone() for name in names},
+                {name: attrgetter(name)(self.locs).detach().clone() for name in names},
+                {name: attrgetter(name)(self.scales).detach().clone() for name in names},
                 stacked=True,
             )
 
@@ -85,11 +82,7 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
         return weights
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every weight; takes and ignores what the model takes.
-
-        Returns:
-            ``{name: [N, *shape]}``.
-        """
+        """Draw every weight ``[N, *shape]``; takes and ignores what the model takes."""
         model = self._model[0]
         # Both programs must carry the same zeta: TraceMeanField_ELBO reads the guide's for closed-form sites, its
         # Monte Carlo fallback and Trace_ELBO read both.
@@ -97,17 +90,12 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
             return {
                 name: pyro.sample(
                     name,
-                    dist.Normal(_get(self.locs, name), _get(self.scales, name)).to_event(
-                        len(shape)
-                    ),
+                    dist.Normal(
+                        attrgetter(name)(self.locs), attrgetter(name)(self.scales)
+                    ).to_event(len(shape)),
                 )
                 for name, shape in model.weight_shapes.items()
             }
-
-
-def parameter_names(weight: str) -> tuple[str, str]:
-    """Names of a weight's two unconstrained parameters, mu and rho, in ``named_parameters``."""
-    return f"locs.{weight}_unconstrained", f"scales.{weight}_unconstrained"
 
 
 def _set(root: PyroModule, dotted: str, value: PyroParam) -> None:
@@ -118,10 +106,3 @@ def _set(root: PyroModule, dotted: str, value: PyroParam) -> None:
                 setattr(root, parent, PyroModule())
         root = getattr(root, parent)
     setattr(root, leaf, value)
-
-
-def _get(root: PyroModule, dotted: str) -> Tensor:
-    for part in dotted.split("."):
-        root = getattr(root, part)
-    value: Tensor = root
-    return value

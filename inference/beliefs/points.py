@@ -29,6 +29,20 @@ def point_start(model: DeclaredModel) -> Tensor:
     return point_layout(model).flatten(model.start.loc)
 
 
+def check_client(clients: int | None, i: int) -> None:
+    """Refuse a client that a belief of so many (None: of one) does not have."""
+    if clients is None:
+        raise UserError("this belief is of one: only a stacked one has clients")
+    if not 0 <= i < clients:
+        raise UserError(f"there is no client {i}: give 0 to {clients - 1}")
+
+
+def check_draws(draws: int) -> None:
+    """Refuse fewer than one draw."""
+    if draws < 1:
+        raise UserError(f"draws is {draws}: give a whole number >= 1, or None")
+
+
 @dataclass(frozen=True, eq=False)
 class PointBelief:
     """One value for every site of a declared model, of one client, of N stacked ones, or of the server.
@@ -36,24 +50,22 @@ class PointBelief:
     Its posterior predictive is the model's prediction at that value; there is no epistemic uncertainty.
     """
 
-    model: DeclaredModel  # the declared model
-    theta: Tensor  # all sites in unconstrained coordinates, flat ``[P]``, or ``[N, P]`` if stacked
+    model: DeclaredModel
+    theta: Tensor  # all sites in unconstrained coordinates ``[P]``, or ``[N, P]``
     stacked: bool = False  # whether there is a leading client dimension
+    # What a rule needs beside sites, such as examples; ``[N, ...]`` if stacked
     extras: Mapping[str, Tensor] | None = None
-    """What a prediction rule needs beside the sites, such as stored examples; ``[N, ...]`` each if stacked."""
     rule: PredictionRule | None = None  # how classes are predicted; None for the model's own way
 
     @staticmethod
     def cat(parts: Sequence[PointBelief]) -> PointBelief:
         """Join stacks of clients."""
-        first = parts[0]
         extras = None
-        if first.extras is not None:
+        if parts[0].extras is not None:
             extras = {
-                name: torch.cat([(part.extras or {})[name] for part in parts])
-                for name in first.extras
+                k: torch.cat([(part.extras or {})[k] for part in parts]) for k in parts[0].extras
             }
-        return replace(first, theta=torch.cat([part.theta for part in parts]), extras=extras)
+        return replace(parts[0], theta=torch.cat([part.theta for part in parts]), extras=extras)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,13 +89,8 @@ class PointBelief:
 
     def client(self, i: int) -> PointBelief:
         """One client of a stack."""
-        if self.clients is None:
-            raise UserError("this belief is of one: only a stacked one has clients")
-        if not 0 <= i < self.clients:
-            raise UserError(f"there is no client {i}: give 0 to {self.clients - 1}")
-        extras = None
-        if self.extras is not None:
-            extras = {name: value[i] for name, value in self.extras.items()}
+        check_client(self.clients, i)
+        extras = None if self.extras is None else {k: v[i] for k, v in self.extras.items()}
         return replace(self, theta=self.theta[i], stacked=False, extras=extras)
 
     @property
@@ -101,8 +108,7 @@ class PointBelief:
         values = self.loc
         if draws is None:
             return values
-        if draws < 1:
-            raise UserError(f"draws is {draws}: give a whole number >= 1, or None")
+        check_draws(draws)
         return {name: value.expand(draws, *value.shape) for name, value in values.items()}
 
     def kl(self, other: PointBelief) -> Tensor:

@@ -6,7 +6,7 @@ under ``private.``, and its copy of the point estimates. The server holds w by i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,7 @@ from pyro_pfedbayes.families.divergence import divergence
 from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.inference.beliefs.client_objective import POINT
-from pyro_pfedbayes.inference.beliefs.points import PointBelief
+from pyro_pfedbayes.inference.beliefs.points import PointBelief, check_client, check_draws
 from pyro_pfedbayes.inference.beliefs.private_guides import PRIVATE, private_guide
 from pyro_pfedbayes.models.declared import DeclaredModel
 
@@ -53,10 +53,7 @@ def parameter_names(model: DeclaredModel) -> list[str]:
 
 def private_names(model: DeclaredModel) -> list[str]:
     """Names of a client's parameters that never leave it."""
-    if not model.declaration.private.shapes:
-        return []
-    guide = private_guide(model)
-    return [PRIVATE + "loc", PRIVATE + "rho"] if guide is None else list(guide.start())
+    return list(fresh_private(model, 1))
 
 
 def all_names(model: DeclaredModel) -> list[str]:
@@ -67,15 +64,10 @@ def all_names(model: DeclaredModel) -> list[str]:
 def restarted(
     model: DeclaredModel, server: Tensors, count: int, own: Tensors | None = None
 ) -> dict[str, Tensor]:
-    """Rows ``[S, P]`` of clients at q^i = w (or as near as their family comes) and at the server's points.
+    """Rows ``[count, P]`` of clients at q^i = w (or as near as their family comes) and at the server's points.
 
-    Under a mixture a client restarts at the component that its present q^i lies in.
-
-    Args:
-        model: The declared model.
-        server: What the server holds; a mean-field w may be one a client ``[S, T]``.
-        count: Number of clients S.
-        own: The clients' present rows; None if they have never trained.
+    Under a mixture a client restarts at the component that its present q^i lies in; ``own`` are the clients' present
+    rows, None if they have never trained. A mean-field w may be one a client ``[count, T]``.
     """
     declared, rows = model.declaration, {}
     if declared.shared.shapes:
@@ -126,18 +118,12 @@ class SiteBelief:
     """A distribution over the sites of a declared model, of one client, of N stacked ones, or of the server.
 
     Values of sites are in their own coordinates (a standard deviation is positive).
-
-    Attributes:
-        model: The declared model.
-        params: A client's parameters ``[P]`` (``[N, P]`` if stacked), or what the server holds.
-        of_server: Whether it is the server's w.
-        stacked: Whether there is a leading client dimension.
     """
 
     model: DeclaredModel
-    params: Tensors
-    of_server: bool = False
-    stacked: bool = False
+    params: Tensors  # a client's parameters ``[P]``, ``[N, P]`` if stacked, or w's
+    of_server: bool = False  # whether it is the server's w
+    stacked: bool = False  # whether there is a leading client dimension
 
     @staticmethod
     def cat(parts: Sequence[SiteBelief]) -> SiteBelief:
@@ -169,36 +155,18 @@ class SiteBelief:
         return next(iter(self.params.values())).device
 
     def client(self, i: int) -> SiteBelief:
-        """One client of a stack.
-
-        Raises:
-            UserError: It is not stacked, or there is no such client.
-        """
-        if self.clients is None:
-            raise UserError("this belief is of one: only a stacked one has clients")
-        if not 0 <= i < self.clients:
-            raise UserError(f"there is no client {i}: give 0 to {self.clients - 1}")
+        """One client of a stack."""
+        check_client(self.clients, i)
         return replace(self, params={k: v[i] for k, v in self.params.items()}, stacked=False)
 
     @property
     def loc(self) -> dict[str, Tensor]:
         """Sites at the means of their unconstrained coordinates (medians of their own, where a site has one number)."""
-        declared, free = self.model.declaration, {}
-        if declared.shared.shapes:
-            mean = (
-                declared.server.mean(self.params)
-                if self.of_server
-                else declared.guide.mean(self.params)
-            )
-            free = declared.shared.unflatten(mean)
-        if declared.private.shapes:
-            if self.of_server:
-                free |= {k: self.model.start.loc[k] for k in declared.private.shapes}
-            else:
-                free |= self._private_mean()
-        if declared.point.shapes:
-            free |= declared.point.unflatten(self.params[POINT])
-        return self.model.constrain(free)
+        declared = self.model.declaration
+        family = declared.server if self.of_server else declared.guide
+        return self.model.constrain(
+            self._joined(lambda: family.mean(self.params), self._private_mean)
+        )
 
     def sample(
         self, draws: int | None = None, generator: torch.Generator | None = None
@@ -213,37 +181,19 @@ class SiteBelief:
             ``{site: [draws?, N?, *shape]}``.
         """
         if draws is not None:
-            if draws < 1:
-                raise UserError(f"draws is {draws}: give a whole number >= 1, or None")
-            each = [self.sample(generator=generator) for _ in range(draws)]
-            return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+            check_draws(draws)
+            return _stack([self.sample(generator=generator) for _ in range(draws)])
         if self.clients is not None:
-            rows = [self.client(i).sample(generator=generator) for i in range(self.clients)]
-            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        declared, free = self.model.declaration, {}
+            return _stack([self.client(i).sample(generator=generator) for i in range(self.clients)])
         stream = torch.Generator(self.device) if generator is None else generator
         if generator is None:
             stream.seed()
-        if declared.shared.shapes:
-            if self.of_server:
-                theta = declared.server.sample(w_of(self.params), stream)
-            else:
-                size = declared.guide.noise_size(declared.shared.size)
-                theta = declared.guide.draw(self.params, self._noise(size, stream))
-            free = declared.shared.unflatten(theta)
-        if declared.private.shapes and not self.of_server:
-            free |= self._private_draw(stream)
-        if declared.point.shapes:
-            free |= declared.point.unflatten(self.params[POINT])
+        free = self._joined(lambda: self._shared_draw(stream), lambda: self._private_draw(stream))
         with torch.no_grad():
             return self.model.constrain(free)
 
     def kl(self, other: SiteBelief) -> Tensor:
-        """Information gain KL(q^i‖w) over shared sites in nats, ``[N]`` or ``[]``: how far a client is from the server.
-
-        Raises:
-            UserError: There is no closed form for the two families.
-        """
+        """Information gain KL(q^i‖w) over shared sites, ``[N]`` or ``[]`` in nats."""
         declared = self.model.declaration
         if not declared.shared.shapes:
             raise UserError("no site is shared: there is nothing to compare")
@@ -260,17 +210,39 @@ class SiteBelief:
                 f"KL has no closed form from {declared.guide.name} to {declared.server.name}"
             ) from None
 
+    def _joined(
+        self, shared: Callable[[], Tensor], private: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Unconstrained coordinates of all sites: shared ones flat, private ones by name, and the points."""
+        declared = self.model.declaration
+        free = declared.shared.unflatten(shared()) if declared.shared.shapes else {}
+        if declared.private.shapes:
+            free |= private()
+        if declared.point.shapes:
+            free |= declared.point.unflatten(self.params[POINT])
+        return free
+
+    def _shared_draw(self, stream: torch.Generator) -> Tensor:
+        declared = self.model.declaration
+        if self.of_server:
+            return declared.server.sample(w_of(self.params), stream)
+        size = declared.guide.noise_size(declared.shared.size)
+        return declared.guide.draw(self.params, self._noise(size, stream))
+
     def _private_mean(self) -> dict[str, Tensor]:
         declared, guide = self.model.declaration, private_guide(self.model)
+        if self.of_server:
+            return {k: self.model.start.loc[k] for k in declared.private.shapes}
         if guide is None:
             return declared.private.unflatten(self.params[PRIVATE + "loc"])
         if self.clients is None:
             return guide.values(self.params, None)[0]
-        rows = [self.client(i)._private_mean() for i in range(self.clients)]
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        return _stack([self.client(i)._private_mean() for i in range(self.clients)])
 
     def _private_draw(self, stream: torch.Generator) -> dict[str, Tensor]:
         declared, guide = self.model.declaration, private_guide(self.model)
+        if self.of_server:
+            return {}
         if guide is None:
             loc, rho = self.params[PRIVATE + "loc"], self.params[PRIVATE + "rho"]
             return declared.private.unflatten(loc + F.softplus(rho) * self._noise(len(loc), stream))
@@ -280,6 +252,10 @@ class SiteBelief:
     def _noise(self, size: int, stream: torch.Generator) -> Tensor:
         like = next(iter(self.params.values()))
         return torch.randn(size, generator=stream, dtype=like.dtype, device=like.device)
+
+
+def _stack(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 Belief = MeanFieldGaussian | SiteBelief | PointBelief

@@ -24,11 +24,7 @@ WORTH_TRACING = 500
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that a user asked for.
-
-    Args:
-        name: ``"auto"`` (CUDA if there is any, else the CPU), or what ``torch.device`` understands.
-    """
+    """The device of this name; ``"auto"`` is CUDA if there is any, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -49,15 +45,9 @@ def resolve_device(name: str) -> torch.device:
 def choose_engine(
     choice: EngineChoice, *, evaluations: int, weights: int, device: torch.device
 ) -> EngineMode:
-    """How to run the gradient step.
+    """How to run the gradient step of a run of so many evaluations on so many scalar weights, stacked.
 
     ``auto`` decides by the amount of work alone, never by a clock: a resumed run must choose as the first one did.
-
-    Args:
-        choice: What the user asked for.
-        evaluations: Gradient evaluations of the whole run.
-        weights: Scalar weights stacked in one evaluation.
-        device: Where it runs.
     """
     if choice not in get_args(EngineChoice):
         options = get_args(EngineChoice)

@@ -9,17 +9,11 @@ aten = torch.ops.aten
 
 
 def untranspose_products(recording: GraphModule) -> GraphModule:
-    """Replace ``(A B)^T`` by ``B^T A^T`` wherever a batched product is used transposed.
+    """Replace ``(A B)^T`` by ``B^T A^T`` wherever a batched product is used transposed, in place.
 
     The gradient of a linear layer's weight is recorded as the transpose of ``x^T g``. Transposing the operands
     instead is free (they are views), and the product comes out in the order that the weights have, so everything
     that is fused behind it runs over contiguous memory. The product is the same up to rounding.
-
-    Args:
-        recording: A graph from ``make_fx``; changed in place.
-
-    Returns:
-        The same graph module, recompiled.
     """
     graph = recording.graph
     for node in list(graph.nodes):

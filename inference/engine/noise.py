@@ -19,9 +19,6 @@ class Noise(Messenger):  # type: ignore[misc]
     With it a run is a function of its noise: the same eps gives the same step, whoever draws it. Sites without
     an entry, observed sites and sites of another family are left alone.
 
-    Args:
-        eps: ``{site: tensor}`` of the shape of the site's value.
-
     Example:
         >>> import pyro, torch
         >>> with Noise({"w": torch.tensor(2.0)}):
@@ -47,14 +44,8 @@ class Noise(Messenger):  # type: ignore[misc]
 class NoiseStreams:
     """Noise of a cohort's steps, a stream a client and round, so that no client's noise depends on the others.
 
-    Args:
-        seed: Seed of the run.
-        round: Number of the round.
-        clients: Numbers of the S clients.
-        draws: Draws K of a step.
-        width: Numbers E of one draw of one client.
-        like: A tensor of the noise's dtype and device.
-        scale: Factor on the standard normal noise.
+    A step takes ``draws`` K of ``width`` E numbers a client, multiplied by ``scale``, of the dtype and device of
+    ``like``.
     """
 
     def __init__(

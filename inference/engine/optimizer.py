@@ -11,15 +11,12 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class RowAdam:
-    """Adam (Kingma & Ba 2015) over the rows of ``[S, T]`` matrices, a client a row.
+    """Adam (Kingma & Ba 2015) over the rows of contiguous ``[S, T]`` matrices, a client a row; updates them in place.
 
-    A parameter of ``torch.optim.Adam`` has one step count. Rows that have made equally many steps are one
-    parameter, the matrix itself; otherwise every row is one, sharing memory with the matrix. So a client that sits
-    out a round keeps its moments and its count, and the result equals S separate Adams.
-
-    Args:
-        matrices: What to optimize, updated in place; each ``[S, T]`` and contiguous.
-        state: What `state` returned for these clients; None or empty to start afresh.
+    A parameter of ``torch.optim.Adam`` has one step count. Rows that have made equally many steps are one parameter,
+    the matrix itself; otherwise every row is one, sharing memory with the matrix. So a client that sits out a round
+    keeps its moments and its count, and the result equals S separate Adams. It goes on from what `state` returned for
+    these clients; None or empty starts afresh.
     """
 
     def __init__(

@@ -31,10 +31,8 @@ def nll(
 def mean_nll(model: DeclaredModel, values: dict[str, Tensor], own: dict[str, Tensor]) -> Tensor:
     """Mean of -log p(y | x, values) over the rows of a batch that count and whose outcome is known.
 
-    Args:
-        model: The declared model.
-        values: All sites in their own coordinates.
-        own: ``x [b, *features]``, ``y [b]``, and ``mask [b]`` if some rows are padding.
+    ``values`` are all sites in their own coordinates; ``own`` holds ``x [b, *features]``, ``y [b]``, and ``mask [b]``
+    if some rows are padding.
     """
     y, counts = counted(own, numbers=model.outcome == "number")
     program = poutine.condition(model.client_program, data=values)
@@ -46,9 +44,7 @@ def mean_nll(model: DeclaredModel, values: dict[str, Tensor], own: dict[str, Ten
 def counted(own: dict[str, Tensor], *, numbers: bool = False) -> tuple[Tensor, Tensor]:
     """Outcomes of a batch, harmless where they must not count, and which of them count.
 
-    Args:
-        own: ``y [b]``, and ``mask [b]`` if some rows are padding.
-        numbers: Whether outcomes are numbers, missing where NaN; else classes, unknown below 0.
+    Numbers are missing where NaN, classes below 0; a ``mask [b]`` marks padding.
     """
     y = own["y"]
     counts = ~y.isnan() if numbers else y >= 0
@@ -69,8 +65,8 @@ class Descent:
     """How a step follows a gradient."""
 
     rate: Callable[[int], float]  # learning rate at a step of the round
-    momentum: float = 0.0  # share of the last step that is added to the next (Polyak), in [0, 1)
-    weight_decay: float = 0.0  # factor of the weights themselves that is added to the gradient
+    momentum: float = 0.0  # share of the last step in the next (Polyak), in [0, 1)
+    weight_decay: float = 0.0  # factor of the weights added to the gradient
 
 
 def descend(
@@ -85,21 +81,12 @@ def descend(
     pull: Callable[[Tensor], Tensor] | None = None,
     trained: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Follow the gradient through all minibatches of a plan.
+    """Follow the gradient of ``objective`` in a copy of ``theta [S, P]`` through all minibatches of a plan.
 
-    Args:
-        engine: Evaluates the gradients.
-        theta: Where to begin, ``[S, P]``; left as it is.
-        plan: The minibatches.
-        descent: How steps are made.
-        objective: Of ``theta``, and of x, y and mask.
-        own: What else it takes of each client, ``[S, ...]`` each.
-        common: What the objective takes that all clients have in common.
-        pull: What to add to the gradient at given weights ``[S, P]``, such as that of a proximal term.
-        trained: Which weights move, bool ``[P]`` or ``[S, P]``; None for all.
-
-    Returns:
-        Where it ends ``[S, P]``, and the objective averaged over the steps ``[S]``, without the pull.
+    ``own`` is what else the objective takes of each client, ``[S, ...]`` each, ``common`` what all clients have in
+    common. ``pull`` is added to the gradient at given weights, such as that of a proximal term. Only weights where
+    ``trained`` (bool ``[P]`` or ``[S, P]``) is true move. Returns where it ends, and the objective averaged over the
+    steps ``[S]``, without the pull.
     """
     theta = theta.detach().clone()
     velocity = torch.zeros_like(theta) if descent.momentum else None

@@ -13,11 +13,11 @@ Schedule = Literal["constant", "cosine", "linear"]
 class Phase:
     """A stretch of rounds with a learning-rate schedule of its own."""
 
-    name: str  # what it is for
+    name: str
     begun: int  # rounds of the phase that are finished
     length: int  # rounds of the phase
     lr: float  # learning rate at its beginning
-    schedule: Schedule  # how the rate changes over the phase
+    schedule: Schedule
 
     @property
     def first(self) -> bool:
@@ -31,14 +31,10 @@ class Phase:
 
 
 def learning_rate(schedule: Schedule, start: float, final: float, progress: float) -> float:
-    """Learning rate at a point of a phase.
+    """Learning rate at ``progress`` in [0, 1] of a phase.
 
-    Args:
-        schedule: ``constant`` stays at ``start``; ``linear`` goes straight, ``cosine`` along half a cosine
-            (Loshchilov & Hutter 2017), both from ``start`` to ``final``.
-        start: Rate at progress 0.
-        final: Rate at progress 1.
-        progress: Share of the phase that is done, in [0, 1].
+    ``constant`` stays at ``start``; ``linear`` goes straight, ``cosine`` along half a cosine (Loshchilov & Hutter
+    2017), both from ``start`` to ``final``.
 
     Example:
         >>> round(learning_rate("cosine", 1e-3, 0.0, 0.5), 6)

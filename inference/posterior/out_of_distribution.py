@@ -14,18 +14,18 @@ from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.data.corruptions import IMAGE_CORRUPTIONS, corrupt_images
 from pyro_pfedbayes.data.datasets import Dataset
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.posterior.stored_predictions import Asked
+from pyro_pfedbayes.inference.posterior.stored_predictions import StoredPredictions
 from pyro_pfedbayes.randomness import generator, seed_for
 
 if TYPE_CHECKING:
     import xarray as xr
 
 UNSEEN_LIMIT = 300
-"""Most examples of classes that a client never saw which it is asked about."""
+"""Most examples of classes that a client never saw that it predicts."""
 CORRUPTED_LIMIT = 100
 """Most test examples of a client that are damaged."""
 FOREIGN_LIMIT = 300
-"""Most examples of another data set that every client is asked about."""
+"""Most examples of another data set that every client predicts."""
 SHIFTS = tuple((kind, strength) for kind in IMAGE_CORRUPTIONS for strength in range(1, 6))
 """All ways to damage a picture: kind and strength."""
 
@@ -33,18 +33,11 @@ SHIFTS = tuple((kind, strength) for kind in IMAGE_CORRUPTIONS for strength in ra
 def unseen_examples(
     data: FederatedData, seed: int, *, limit: int = UNSEEN_LIMIT
 ) -> tuple[Tensor, ...]:
-    """For each client, test examples of other clients whose class none of its training examples has.
+    """For each client, indices of test examples of other clients whose class none of its training examples has.
 
     They are what a client's model should know that it does not know: natural out-of-distribution inputs, which only a
-    simulation can lay hands on, for they are others' data.
-
-    Args:
-        data: Clients and examples, of classes.
-        seed: Of the run; it decides which are taken where there are more than ``limit``.
-        limit: Most examples of a client.
-
-    Returns:
-        Indices into the data set, int64 ``[m]`` for each client; none where it has seen all classes.
+    simulation can lay hands on, for they are others' data. The run's seed decides which are taken where there are
+    more than ``limit``.
     """
     y, lists = data.dataset.y.cpu(), data.partition.test
     pool = torch.cat(lists)
@@ -60,24 +53,18 @@ def unseen_examples(
     return tuple(found)
 
 
-def asked_corrupted(
+def corrupted_predictions(
     data: FederatedData,
     seed: int,
     limits: tuple[float, float],
     *,
     limit: int = CORRUPTED_LIMIT,
-) -> Asked | None:
+) -> StoredPredictions | None:
     """Some test examples of each client, in each of the `SHIFTS`; the same noise and turns at every strength.
 
-    Args:
-        data: Clients and examples, images of classes.
-        seed: Of the run.
-        limits: Black and white in the scale of the inputs, see `pyro_pfedbayes.data.corruptions.corrupt_images`.
-        limit: Most examples of a client.
-
-    Returns:
-        None if inputs are no images, outcomes no classes, or nobody has a test example. A client's rows are its
-        examples in the first shift, then in the second, and so on.
+    ``limits`` are black and white in the scale of the inputs, see `pyro_pfedbayes.data.corruptions.corrupt_images`. A
+    client's rows are its examples in the first shift, then in the second, and so on. None if inputs are no images,
+    outcomes no classes, or nobody has a test example.
     """
     if data.outcome != "class" or len(data.feature_shape) != 3:
         return None
@@ -88,7 +75,7 @@ def asked_corrupted(
     if not any(map(len, chosen)):
         return None
 
-    def spoil(client: int, x: Tensor) -> Tensor:
+    def corrupt(client: int, x: Tensor) -> Tensor:
         own = seed_for(seed, "corrupted", client)
         parts = x.split(len(x) // len(SHIFTS))
         return torch.cat(
@@ -99,23 +86,13 @@ def asked_corrupted(
         )
 
     lists = [index.repeat(len(SHIFTS)) for index in chosen]
-    return Asked.beside(data.dataset, lists, labels=True, spoil=spoil)
+    return StoredPredictions.beside(data.dataset, lists, labels=True, corrupt=corrupt)
 
 
 def foreign_examples(
     data: FederatedData, foreign: Dataset, seed: int, *, limit: int = FOREIGN_LIMIT
 ) -> Tensor:
-    """Which examples of another data set every client is asked about: of its test part, if it has one.
-
-    Args:
-        data: The clients, of classes.
-        foreign: The other data set, in the scale of the clients' inputs.
-        seed: Of the run.
-        limit: Most examples.
-
-    Returns:
-        Indices into ``foreign``, int64 ``[m]``.
-    """
+    """Indices of the examples of another data set that every client predicts: of its test part, if it has one."""
     if data.outcome != "class":
         raise UserError(
             f"foreign examples are for models of classes, but {data.dataset.name} holds numbers"
@@ -131,31 +108,31 @@ def foreign_examples(
     return _some(pool, limit, generator(seed, "foreign"))
 
 
-def asked_foreign(data: FederatedData, foreign: Dataset, index: Tensor) -> Asked:
+def foreign_predictions(data: FederatedData, foreign: Dataset, index: Tensor) -> StoredPredictions:
     """Every client on the examples ``index`` of another data set, whose labels mean nothing to it."""
     taken = foreign.select(index).to(data.dataset.y.device)
     everyone = [torch.arange(len(index))] * data.num_clients
-    return Asked.beside(taken, everyone, labels=False)
+    return StoredPredictions.beside(taken, everyone, labels=False)
 
 
-def unseen_statistics(asked: Asked, classes: Sequence[str]) -> xr.Dataset:
+def unseen_statistics(stored: StoredPredictions, classes: Sequence[str]) -> xr.Dataset:
     """The group ``unseen_stats``, by ``example`` and ``class``."""
-    labels = ("example", asked.table.y.astype(np.int16))
-    found = asked.statistics("example", classes=classes)
+    labels = ("example", stored.table.y.astype(np.int16))
+    found = stored.statistics("example", classes=classes)
     return found.rename({"client_of": "client_of_example"}).assign_coords(label=labels)
 
 
-def corrupted_statistics(asked: Asked, classes: Sequence[str]) -> xr.Dataset:
+def corrupted_statistics(stored: StoredPredictions, classes: Sequence[str]) -> xr.Dataset:
     """The group ``corrupted_stats``, by ``corruption``, ``strength``, ``example`` and ``class``."""
     import xarray as xr
 
-    starts = np.asarray(asked.starts)
+    starts = np.asarray(stored.starts)
     sizes = np.diff(starts) // len(SHIFTS)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     within = np.arange(len(owner)) - (starts[:-1] // len(SHIFTS))[owner]
     # Where each shift of each example lies among the rows, [shifts, examples].
     place = starts[owner] + np.arange(len(SHIFTS))[:, None] * sizes[owner] + within
-    flat = asked.statistics("example", classes=classes)
+    flat = stored.statistics("example", classes=classes)
     strengths = sorted({strength for _, strength in SHIFTS})
     shape = (len(IMAGE_CORRUPTIONS), len(strengths), len(owner))
     dims = ("corruption", "strength", "example")
@@ -170,26 +147,26 @@ def corrupted_statistics(asked: Asked, classes: Sequence[str]) -> xr.Dataset:
                 str(name): ((*dims, *part.dims[1:]), unfolded(part), part.attrs)
                 for name, part in flat.data_vars.items()
             },
-            "y": ("example", asked.table.y[place[0]].astype(np.int16)),
+            "y": ("example", stored.table.y[place[0]].astype(np.int16)),
         },
         coords={
             "corruption": list(IMAGE_CORRUPTIONS),
             "strength": np.asarray(strengths, np.int8),
             "class": flat["class"].to_numpy(),
             "client_of_example": ("example", owner.astype(np.int32)),
-            "index": ("example", asked.index.numpy()[place[0]]),
+            "index": ("example", stored.index.numpy()[place[0]]),
         },
     )
 
 
 def foreign_statistics(
-    asked: Asked, foreign: Dataset, index: Tensor, classes: Sequence[str]
+    stored: StoredPredictions, foreign: Dataset, index: Tensor, classes: Sequence[str]
 ) -> xr.Dataset:
     """The group ``foreign_stats``, by ``client``, ``example`` and ``class``; its attribute ``data`` is the name."""
     import xarray as xr
 
-    clients = len(asked.starts) - 1
-    flat = asked.statistics("example", classes=classes)
+    clients = len(stored.starts) - 1
+    flat = stored.statistics("example", classes=classes)
     found = {
         str(name): (
             ("client", *part.dims),

@@ -1,18 +1,17 @@
 """What personal and global models say about the clients' examples, draw by draw, as an ArviZ tree.
 
-Every client's weights are drawn once and used for all that is asked of it. Examples pass in pieces of ``chunk``, sums
+Every client's weights are drawn once and used for all of its predictions. Examples pass in pieces of ``chunk``, sums
 run over all draws, and single draws are kept as far as they fit: memory is a setting, not a function of the data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.data.clients import FederatedData
 from pyro_pfedbayes.data.datasets import Dataset
 from pyro_pfedbayes.datatree import tree as datatree
 from pyro_pfedbayes.datatree.groups import checked_attrs, label_clients
@@ -25,15 +24,15 @@ from pyro_pfedbayes.inference.posterior.out_of_distribution import (
     CORRUPTED_LIMIT,
     FOREIGN_LIMIT,
     UNSEEN_LIMIT,
-    asked_corrupted,
-    asked_foreign,
+    corrupted_predictions,
     corrupted_statistics,
     foreign_examples,
+    foreign_predictions,
     foreign_statistics,
     unseen_examples,
     unseen_statistics,
 )
-from pyro_pfedbayes.inference.posterior.stored_predictions import Asked
+from pyro_pfedbayes.inference.posterior.stored_predictions import StoredPredictions
 from pyro_pfedbayes.inference.predictive.accumulators import number_draw
 from pyro_pfedbayes.inference.predictive.draws import (
     CHUNK,
@@ -61,25 +60,6 @@ __all__ = [
 ]
 
 Attributes = Mapping[str, str | int | float]
-
-
-@overload
-def to_datatree(
-    source: Result,
-    /,
-    *,
-    draws: int = ...,
-    part: str = ...,
-    attrs: Attributes | None = ...,
-    chunk: int = ...,
-    foreign: Dataset | None = ...,
-    corruptions: bool = ...,
-    limits: tuple[float, float] = ...,
-) -> xr.DataTree: ...
-
-
-@overload
-def to_datatree(*args: Any, **options: Any) -> xr.DataTree: ...
 
 
 def to_datatree(*args: Any, **options: Any) -> xr.DataTree:
@@ -169,10 +149,12 @@ def posterior_datatree(
         attrs: What to remember of the run.
         chunk: Examples that pass through the network at once.
         foreign: Another data set, whose inputs have the clients' shape and are scaled as theirs are.
-        corruptions: Whether to ask about damaged test examples, if inputs are images and outcomes classes.
+        corruptions: Whether to predict damaged test examples, if inputs are images and outcomes classes.
         limits: Black and white in the inputs' scale, for what damages them. The default is that of images as
             `load_dataset` gives them; of images centred and scaled since, it is what became of -1 and 1.
     """
+    import xarray as xr
+
     for name, value in (("draws", draws), ("chunk", chunk)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"{name} is {value!r}; give a whole number >= 1")
@@ -184,45 +166,47 @@ def posterior_datatree(
         raise UserError(f"draws is {draws} and chunk {chunk}: both must be at least 1")
     draws = federation.draws_of(draws, state)
     data = federation.data
-    kept_attrs = checked_attrs(attrs or {})
-    personal, everyone = _questions(federation, state, part)
+    tree_attrs = checked_attrs(attrs or {})
+    personal, shared = _parts(federation, state, part)
     index = None
     if foreign is not None:
         index = foreign_examples(data, foreign, federation.seed)
-        personal["foreign"] = asked_foreign(data, foreign, index)
-    damaged = asked_corrupted(data, federation.seed, limits) if corruptions else None
+        personal["foreign"] = foreign_predictions(data, foreign, index)
+    damaged = corrupted_predictions(data, federation.seed, limits) if corruptions else None
     if damaged is not None:
         personal["corrupted"] = damaged
     w = federation.global_belief(state)
     sites = SiteGroups(federation.model, w, min(draws, personal["observed"].table.keep))
-    _ask_clients(federation, state, personal, sites, draws, chunk)
-    _ask_global(federation, state, everyone, draws, chunk)
+    for clients, stacked in federation.personal_beliefs(state):
+        sites.add_beliefs(stacked)
+        for row, client in enumerate(clients):
+            # Also of a client without an example the sites are drawn, if they are few.
+            if sites.wants_draws or any(len(each.rows(client)) for each in personal.values()):
+                _predict(federation, stacked.client(row), client, personal, draws, chunk, sites)
+    _predict(federation, w, None, shared, draws, chunk, None)
     classes = data.dataset.classes
-    tree = personal["observed"].tree(data.partition.names, kept_attrs)
-    found = everyone["observed"].statistics(classes=classes)
-    _add(tree, "global_stats", found, data)
-    if "validation" in everyone:
-        for prefix, asked in (("", personal), ("global_", everyone)):
-            found = asked["validation"].statistics(
+    tree = personal["observed"].tree(data.partition.names, tree_attrs)
+    groups = {"global_stats": shared["observed"].statistics(classes=classes)}
+    if "validation" in shared:
+        for prefix, stored in (("", personal), ("global_", shared)):
+            groups[f"{prefix}validation_stats"] = stored["validation"].statistics(
                 "validation_observation", classes=classes, truth="y"
             )
-            _add(tree, f"{prefix}validation_stats", found, data)
     if "unseen" in personal:
-        _add(tree, "unseen_stats", unseen_statistics(personal["unseen"], classes), data)
+        groups["unseen_stats"] = unseen_statistics(personal["unseen"], classes)
     if damaged is not None:
-        _add(tree, "corrupted_stats", corrupted_statistics(damaged, classes), data)
+        groups["corrupted_stats"] = corrupted_statistics(damaged, classes)
     if foreign is not None and index is not None:
-        found = foreign_statistics(personal["foreign"], foreign, index, classes)
-        _add(tree, "foreign_stats", found, data)
-    for name, group in sites.groups().items():
-        _add(tree, name, group, data)
+        groups["foreign_stats"] = foreign_statistics(personal["foreign"], foreign, index, classes)
+    for name, group in (groups | sites.groups()).items():
+        tree[name] = xr.DataTree(label_clients(group, data.partition.names))
     return tree
 
 
-def _questions(
+def _parts(
     federation: Federation, state: FederationState, part: str
-) -> tuple[dict[str, Asked], dict[str, Asked]]:
-    """What the personal models, and what the global one, are to be asked about."""
+) -> tuple[dict[str, StoredPredictions], dict[str, StoredPredictions]]:
+    """The examples that the personal models, and that the global one, predict."""
     data = federation.data
     lists = data.partition.part(part)
     if not any(map(len, lists)):
@@ -232,95 +216,66 @@ def _questions(
         parts["validation"] = data.partition.validation
     seed = seed_for(federation.seed, "posterior", state.round)
     personal = {
-        name: Asked.of(data, own, keep=None if name == "observed" else 0, seed=seed)
+        name: StoredPredictions.of(data, own, keep=None if name == "observed" else 0, seed=seed)
         for name, own in parts.items()
     }
-    everyone = {name: Asked.of(data, own, keep=0) for name, own in parts.items()}
+    shared = {name: StoredPredictions.of(data, own, keep=0) for name, own in parts.items()}
     if part == "test" and data.outcome == "class":
         unseen = unseen_examples(data, federation.seed)
         if any(map(len, unseen)):
-            personal["unseen"] = Asked.of(data, unseen, keep=0)
-    return personal, everyone
+            personal["unseen"] = StoredPredictions.of(data, unseen, keep=0)
+    return personal, shared
 
 
-def _ask_clients(
+def _predict(
     federation: Federation,
-    state: FederationState,
-    asked: Mapping[str, Asked],
-    sites: SiteGroups,
-    draws: int,
-    chunk: int,
-) -> None:
-    """Ask every client's q^i about its own examples, a client at a time."""
-    seed = seed_for(federation.seed, "evaluation")
-    for clients, stacked in federation.personal_beliefs(state):
-        sites.add_beliefs(stacked)
-        for row, client in enumerate(clients):
-            key = belief_seed(seed, client)
-            belief = stacked.client(row)
-            # Also of a client without an example the sites are drawn, if they are few.
-            if sites.wants_draws or any(len(each.rows(client)) for each in asked.values()):
-                try:
-                    _ask(federation.model, belief, key, asked, client, draws, chunk, sites)
-                except UserError as problem:
-                    name = federation.data.partition.names[client]
-                    raise UserError(f"client {name}: {problem}") from problem
-
-
-def _ask_global(
-    federation: Federation,
-    state: FederationState,
-    asked: Mapping[str, Asked],
-    draws: int,
-    chunk: int,
-) -> None:
-    key = belief_seed(seed_for(federation.seed, "evaluation"), None)
-    try:
-        _ask(
-            federation.model, federation.global_belief(state), key, asked, None, draws, chunk, None
-        )
-    except UserError as problem:
-        raise UserError(f"global model: {problem}") from problem
-
-
-def _ask(
-    model: DeclaredModel,
     belief: Belief,
-    key: int,
-    asked: Mapping[str, Asked],
     client: int | None,
+    parts: Mapping[str, StoredPredictions],
     draws: int,
     chunk: int,
     sites: SiteGroups | None,
 ) -> None:
-    """One belief about some examples; each draw of its sites serves all of them."""
+    """Store what one belief (the global one for None) says about its examples; errors name it."""
+    key = belief_seed(seed_for(federation.seed, "evaluation"), client)
+    try:
+        _store_draws(federation.model, belief, key, client, parts, draws, chunk, sites)
+    except UserError as problem:
+        names = federation.data.partition.names
+        name = "global model" if client is None else f"client {names[client]}"
+        raise UserError(f"{name}: {problem}") from problem
+
+
+def _store_draws(
+    model: DeclaredModel,
+    belief: Belief,
+    key: int,
+    client: int | None,
+    parts: Mapping[str, StoredPredictions],
+    draws: int,
+    chunk: int,
+    sites: SiteGroups | None,
+) -> None:
+    """Each draw of the sites serves all parts."""
     streams = predictive_streams(key, belief.device)
     # Each part has outcomes of its own, so that one does not depend on whether there is another.
     outcomes = {
         name: streams.outcomes
         if name == "observed"
         else generator(key, "outcomes", name, device=belief.device)
-        for name in asked
+        for name in parts
     }
     predict = predictor(model, belief)
     # What fits in one piece, or is dear to make, is made ready once for all draws.
-    ready = {n: list(a.pieces(client, chunk)) for n, a in asked.items() if a.once(client, chunk)}
+    ready = {n: list(p.pieces(client, chunk)) for n, p in parts.items() if p.once(client, chunk)}
     for number, values in enumerate(site_draws(model, belief, draws, streams.weights)):
         if sites is not None:
             sites.add_draw(number, values)
-        for name, each in asked.items():
-            pieces = ready[name] if name in ready else each.pieces(client, chunk)
-            for piece, x, y in pieces:
+        for name, part in parts.items():
+            for piece, x, y in ready[name] if name in ready else part.pieces(client, chunk):
                 with torch.no_grad():
-                    if isinstance(each.table, NumberTable):
-                        observation = model.observation(values, x)
-                        answer = number_draw(observation, y, outcomes[name])
-                        each.table.add(number, answer, piece)
+                    if isinstance(part.table, NumberTable):
+                        draw = number_draw(model.observation(values, x), y, outcomes[name])
+                        part.table.add(number, draw, piece)
                     else:
-                        each.add_probabilities(number, predict(values, x), piece)
-
-
-def _add(tree: xr.DataTree, name: str, group: xr.Dataset, data: FederatedData) -> None:
-    import xarray as xr
-
-    tree[name] = xr.DataTree(label_clients(group, data.partition.names))
+                        part.add_probabilities(number, predict(values, x), piece)

@@ -5,6 +5,7 @@ Memory does not grow with the number of draws, except for the outcomes that are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -33,8 +34,17 @@ class ClassSummary:
 class NumberSummary:
     """Posterior predictive of numbers for n inputs, ``[n]`` each, in the model's units."""
 
-    mean: Tensor  # predictive mean
-    aleatoric: Tensor  # mean over draws of the conditional variance: noise in the data
+    ``aleatoric`` is the mean over draws of the conditional variance: noise in the data; ``epistemic`` the variance
+    over draws of the conditional mean (divided by K): what more data would remove. The two sum to the predictive
+    variance. Both are infinite or NaN where the likelihood's moments are, as Student's t has them with few degrees of
+    freedom. ``log_density`` is the log of the mean over draws of p(y | x, weights), in nats. ``lower`` and ``upper``
+    end the central 90 % interval, estimated from drawn outcomes; counts if outcomes are counts. ``crps`` is the
+    continuous ranked probability score, estimated without bias from drawn outcomes. Density and score are NaN where y
+    is missing.
+    """
+
+    mean: Tensor
+    aleatoric: Tensor
     epistemic: Tensor
     """Variance over draws of the conditional mean (divided by K): what more data would remove. The two sum to the
     predictive variance. Both are infinite or NaN where the likelihood's moments are, as Student's t has them with
@@ -71,7 +81,7 @@ class ClassAccumulator:
         self._total = self._entropy = torch.zeros(())
 
     def add(self, probs: Tensor) -> None:
-        """Take up one draw's probabilities ``[n, C]``."""
+        """Add one draw's probabilities ``[n, C]``."""
         # Rounding may take an entropy below 0; adding 0 turns -0 into 0.
         entropy = (-torch.xlogy(probs, probs).sum(-1)).clamp_min(0.0) + 0.0
         self._total = probs.clone() if self._draws == 0 else self._total.add_(probs)
@@ -97,10 +107,7 @@ class NumberAccumulator:
     The CRPS is mean|x - y| - mean|x - x'| / 2, x and x' from different draws of the weights: those of one are alike.
     Of a single draw it is the score of what that draw says.
 
-    Args:
-        y: Outcomes ``[n]``, NaN where missing.
-        stream: Random numbers for the outcomes that are drawn, on the device of y.
-        samples: Outcomes drawn for each draw of the weights.
+    Outcomes ``y [n]`` are NaN where missing; ``stream`` is on their device.
 
     Example:
         >>> stream = torch.Generator().manual_seed(0)
@@ -122,7 +129,7 @@ class NumberAccumulator:
         self._whole = False
 
     def add(self, observation: dist.TorchDistribution) -> None:
-        """Take up one draw's distribution, batch shape ``[n]``."""
+        """Add one draw's distribution, batch shape ``[n]``."""
         draw = number_draw(observation, self._y, self._stream, self._samples)
         self._draws += 1
         mean = draw.mean.double()
@@ -139,14 +146,12 @@ class NumberAccumulator:
         """What the draws so far make."""
         _require_draws(self._draws)
         drawn = torch.cat(self._outcomes)
-        outcomes = drawn.sort(0).values
-        log_count = torch.log(torch.tensor(float(self._draws), dtype=torch.float64))
         parts = (
             self._mean,
             self._variance / self._draws,
             self._squares / self._draws,
-            self._log_density - log_count.to(self._y.device),
-            *_central(outcomes, self._whole),
+            self._log_density - math.log(self._draws),
+            *_central(drawn.sort(0).values, self._whole),
             _crps(drawn.double(), self._y.double(), self._draws),
         )
         return NumberSummary(*(part.float() for part in parts))
@@ -155,16 +160,9 @@ class NumberAccumulator:
 def number_draw(
     observation: dist.TorchDistribution, y: Tensor, stream: torch.Generator, samples: int = 1
 ) -> NumberDraw:
-    """What one draw of the weights says about n outcomes.
+    """What one draw of the weights, a distribution of batch ``[n]``, says about n outcomes, NaN where missing.
 
-    Args:
-        observation: Distribution of batch shape ``[n]``.
-        y: The outcomes ``[n]``, NaN where missing.
-        stream: Random numbers for drawn outcomes.
-        samples: How many of them to draw.
-
-    Returns:
-        Mean, variance, log-density (NaN where y is missing), ``[n]`` each, and drawn outcomes ``[samples, n]``.
+    Mean, variance, log-density (NaN where y is missing), ``[n]`` each, and drawn outcomes ``[samples, n]``.
     """
     if observation.batch_shape != y.shape or observation.event_shape:
         raise UserError(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor
@@ -27,26 +26,20 @@ CHUNK = 8192
 """Examples that pass through the network at once; memory is a setting, not a function of the data."""
 
 
-@dataclass(frozen=True)
-class PredictiveStreams:
-    """The random numbers of one posterior predictive."""
+class PredictiveStreams(NamedTuple):
+    """The random numbers of one posterior predictive: for draws of the sites, and for outcomes under each of them."""
 
-    weights: torch.Generator  # for draws of the sites
-    outcomes: torch.Generator  # for outcomes drawn under each of them
+    weights: torch.Generator
+    outcomes: torch.Generator
 
 
 def predictive_streams(
     seed: int, device: torch.device | str, key: str = "alone"
 ) -> PredictiveStreams:
-    """The streams of a posterior predictive with this seed.
+    """The streams of a posterior predictive with this seed; ``key`` tells several beliefs apart.
 
-    Evaluations, `posterior_predictive` and what is kept for ArviZ all take theirs here, so that with equal seeds they
-    speak of the same draws.
-
-    Args:
-        seed: As given to `posterior_predictive`, or what `belief_seed` says.
-        device: Where the belief is.
-        key: Which of several beliefs, ``"alone"`` for one.
+    Evaluations, `posterior_predictive` and stored predictions for ArviZ all take theirs here, so that with equal seeds
+    they use the same draws.
     """
     return PredictiveStreams(
         *(generator(seed, what, key, device=device) for what in ("predictive", "outcomes"))
@@ -67,34 +60,12 @@ def predictive_draws(
     *,
     chunk: int = CHUNK,
 ) -> Iterator[Tensor]:
-    """The model's prediction under one draw of its sites after another.
+    """The model's prediction for x ``[n, *features]`` under one draw of an unstacked belief's sites after another.
 
-    Args:
-        model: The declared model.
-        belief: An unstacked belief over its sites.
-        x: Inputs ``[n, *features]``.
-        draws: Number of draws, at least 1.
-        stream: Random numbers, on the belief's device.
-        chunk: Examples at once.
-
-    Yields:
-        Class probabilities ``[n, C]`` or predictive means ``[n]``, one tensor a draw.
+    Yields class probabilities ``[n, C]`` or predictive means ``[n]``, one tensor a draw; ``chunk`` examples at once.
     """
     for values in site_draws(model, belief, draws, stream):
         yield _predict(predictor(model, belief), values, x, chunk)
-
-
-def predictive_distributions(
-    model: DeclaredModel, belief: Belief, x: Tensor, draws: int, stream: torch.Generator
-) -> Iterator[dist.TorchDistribution]:
-    """The distribution of the observations, batch ``[n]``, under one draw of the sites after another.
-
-    Args and errors are those of `predictive_draws`.
-    """
-    for values in site_draws(model, belief, draws, stream):
-        with torch.no_grad():
-            fn = model.observation(values, x)
-        yield fn
 
 
 def number_predictive(
@@ -105,22 +76,12 @@ def number_predictive(
     draws: int,
     seed: int,
 ) -> Iterator[NumberSummary]:
-    """The posterior predictive of numbers, one piece of the examples after another.
+    """The posterior predictive of numbers, one piece (inputs, outcomes) of the examples after another.
 
     Every piece meets the same draws of the sites, which are drawn again for it, so that no more than one piece and
-    its outcomes is in memory. Moments and densities do not depend on how examples are cut into pieces. Drawn outcomes
-    do, and with them the ends of intervals and the CRPS, within their Monte Carlo error: distributions draw whole
-    batches, so what is drawn for an example depends on those beside it.
-
-    Args:
-        model: The declared model, of numbers.
-        belief: An unstacked belief over its sites.
-        pieces: Inputs ``[m, *features]`` and outcomes ``[m]``, NaN where missing.
-        draws: Draws of the sites; 0 takes their means.
-        seed: Of the draws.
-
-    Yields:
-        What the draws say of each piece.
+    its outcomes is in memory; 0 draws take the sites' means. Moments and densities do not depend on how examples are
+    cut into pieces. Drawn outcomes do, and with them the ends of intervals and the CRPS, within their Monte Carlo
+    error: distributions draw whole batches, so what is drawn for an example depends on those beside it.
     """
     outcomes = predictive_streams(seed, belief.device).outcomes
     for x, y in pieces:
@@ -130,7 +91,9 @@ def number_predictive(
                 running.add(model.observation(belief.loc, x))
         else:
             weights = predictive_streams(seed, belief.device).weights
-            for observation in predictive_distributions(model, belief, x, draws, weights):
+            for values in site_draws(model, belief, draws, weights):
+                with torch.no_grad():
+                    observation = model.observation(values, x)
                 running.add(observation)
         yield running.result()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,10 +35,7 @@ Array = NDArray[Any]
 class SiteGroups:
     """Gathers the groups ``posterior`` or ``posterior_summary``, and ``information_gain``, a client at a time.
 
-    Args:
-        model: The declared model.
-        w: The server's belief.
-        draws: Draws to keep of each client, if the sites are few.
+    ``w`` is the server's belief; of each client at most ``draws`` are stored, if the sites are few.
     """
 
     def __init__(self, model: DeclaredModel, w: Belief, draws: int) -> None:
@@ -49,23 +47,22 @@ class SiteGroups:
         self._clients = 0
         self._values: dict[str, list[list[Array]]] = {}
         self._gain: list[dict[str, Tensor]] = []
-        self._moments: list[dict[str, tuple[Tensor, Tensor]]] = []
+        self._moments: dict[str, list[dict[str, Tensor]]] = {"mean_abs_loc": [], "mean_scale": []}
 
     def add_beliefs(self, stacked: Belief) -> None:
-        """Take up the q^i of the next clients, stacked."""
+        """Add the q^i of the next clients, stacked."""
         assert stacked.clients is not None
         self._clients += stacked.clients
         self._gain.append(information_gain(self._model, stacked, self._w))
         if not self.wants_draws:
-            self._moments.append(
-                {
-                    name: (_mean_of_each(loc.abs()), _mean_of_each(scale))
-                    for name, (loc, scale) in unconstrained_moments(self._model, stacked).items()
-                }
+            moments = unconstrained_moments(self._model, stacked).items()
+            self._moments["mean_abs_loc"].append(
+                {k: _mean_of_each(m.abs()) for k, (m, _) in moments}
             )
+            self._moments["mean_scale"].append({k: _mean_of_each(s) for k, (_, s) in moments})
 
     def add_draw(self, number: int, values: Mapping[str, Tensor]) -> None:
-        """Take up draw ``number`` of a client's sites; draw 0 begins the next client."""
+        """Add draw ``number`` of a client's sites; draw 0 begins the next client."""
         if not self.wants_draws or number >= self._draws:
             return
         # A belief may hold more than sites, such as stored examples.
@@ -77,44 +74,31 @@ class SiteGroups:
 
     def groups(self) -> dict[str, xr.Dataset]:
         """The groups by name; one that has nothing to hold is absent."""
-        found = {"information_gain": self._gain_group()}
+        found = {}
+        if self._gain[0]:
+            group = self._by_site({"kl": self._gain})
+            group["kl"].attrs["units"] = "nats"
+            shared = self._model.declaration.shared
+            sizes = {name: math.prod(shape) for name, shape in shared.shapes.items()}
+            weights = [sizes.get(name, shared.size) for name in self._gain[0]]
+            found["information_gain"] = group.assign(weights=("site", np.asarray(weights)))
         if self.wants_draws:
             found["posterior"] = self._draw_group()
         else:
-            found["posterior_summary"] = self._summary_group()
-        return {name: group for name, group in found.items() if group is not None}
+            found["posterior_summary"] = self._by_site(self._moments)
+        return found
 
-    def _gain_group(self) -> xr.Dataset | None:
+    def _by_site(self, parts: Mapping[str, Sequence[Mapping[str, Tensor]]]) -> xr.Dataset:
+        """Variables by client and site, each from one tensor ``[S]`` a site and stack of clients."""
         import xarray as xr
 
-        names = list(self._gain[0])
-        if not names:
-            return None
-        kl = torch.stack([torch.cat([part[name] for part in self._gain]) for name in names], 1)
-        shapes = self._model.declaration.shared
-        sizes = {name: FlatLayout({name: shape}).size for name, shape in shapes.shapes.items()}
-        weights = [sizes.get(name, shapes.size) for name in names]
+        names = list(next(iter(parts.values()))[0])
+        variables = {
+            key: torch.stack([torch.cat([part[name] for part in found]) for name in names], 1)
+            for key, found in parts.items()
+        }
         return xr.Dataset(
-            {
-                "kl": (("client", "site"), kl.float().cpu().numpy(), {"units": "nats"}),
-                "weights": ("site", np.asarray(weights)),
-            },
-            coords={"client": np.arange(self._clients), "site": names},
-        )
-
-    def _summary_group(self) -> xr.Dataset:
-        import xarray as xr
-
-        names = list(self._moments[0])
-        mean_abs_loc, mean_scale = (
-            torch.stack([torch.cat([part[name][k] for part in self._moments]) for name in names], 1)
-            for k in (0, 1)
-        )
-        return xr.Dataset(
-            {
-                name: (("client", "site"), value.float().cpu().numpy())
-                for name, value in (("mean_abs_loc", mean_abs_loc), ("mean_scale", mean_scale))
-            },
+            {k: (("client", "site"), v.float().cpu().numpy()) for k, v in variables.items()},
             coords={"client": np.arange(self._clients), "site": names},
         )
 
@@ -128,28 +112,19 @@ class SiteGroups:
             stack = np.stack([np.stack(draws[:keep]) for draws in clients], 1)[None]
             own = [f"{name}_dim_{k}" for k in range(stack.ndim - 3)]
             arrays[name] = (("chain", "draw", "client", *own), stack.astype(np.float32))
-        draws = next(iter(arrays.values()))[1].shape[1]
-        coords = {
-            "chain": np.arange(1),
-            "draw": np.arange(draws),
-            "client": np.arange(self._clients),
-        }
-        return xr.Dataset(arrays, coords=coords)
+        dims = ("chain", "draw", "client")
+        sizes = next(iter(arrays.values()))[1].shape
+        return xr.Dataset(
+            arrays, {name: np.arange(n) for name, n in zip(dims, sizes, strict=False)}
+        )
 
 
 def information_gain(model: DeclaredModel, stacked: Belief, w: Belief) -> dict[str, Tensor]:
-    """KL(q^i‖w) of each of S clients in nats, by site: what it learned from its data that w does not say.
+    """KL(q^i‖w) of each of S clients in nats ``[S]``, by site: what it learned from its data that w does not say.
 
-    By site where q^i and w are mean-field Gaussians, because only then is the divergence a sum over sites; otherwise of
-    all shared sites together, under the name ``"all"``. NaN where the two families have no closed divergence.
-
-    Args:
-        model: The declared model.
-        stacked: The clients' beliefs.
-        w: The server's.
-
-    Returns:
-        ``[S]`` for each site; nothing if no site is shared, or if beliefs are points.
+    By site where q^i and w are mean-field Gaussians, because only then is the divergence a sum over sites; otherwise
+    of all shared sites together, under the name ``"all"``. NaN where the two families have no closed divergence.
+    Empty if no site is shared, or if beliefs are points.
 
     Example:
         >>> from pyro_pfedbayes.models.bayesian import BayesianModel

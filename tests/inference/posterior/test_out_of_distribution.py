@@ -15,7 +15,7 @@ from pyro_pfedbayes.datatree.tree import for_client, load_datatree, save_datatre
 from pyro_pfedbayes.inference.federation.loop import Federation, Result
 from pyro_pfedbayes.inference.posterior.out_of_distribution import (
     SHIFTS,
-    asked_corrupted,
+    corrupted_predictions,
     foreign_examples,
 )
 from pyro_pfedbayes.randomness import seed_for
@@ -91,13 +91,13 @@ def test_damaged_examples_are_the_clients_own_in_every_way(result: Result) -> No
 
 def test_few_of_many_test_examples_are_damaged(result: Result) -> None:
     data = result.federation.data
-    asked = asked_corrupted(data, 0, LIMITS, limit=5)
+    asked = corrupted_predictions(data, 0, LIMITS, limit=5)
     assert asked is not None
     assert [len(asked.rows(client)) for client in range(3)] == [4 * 15, 0, 5 * 15]
     chosen = asked.index[60:].reshape(15, 5)
     assert (chosen == chosen[0]).all()
     assert set(chosen[0].tolist()) < set(data.partition.test[2].tolist())
-    again, another = (asked_corrupted(data, seed, LIMITS, limit=5) for seed in (0, 1))
+    again, another = (corrupted_predictions(data, seed, LIMITS, limit=5) for seed in (0, 1))
     assert again is not None
     assert another is not None
     assert torch.equal(again.index, asked.index)
@@ -166,10 +166,10 @@ def test_what_has_no_pictures_or_no_classes_has_no_such_groups() -> None:
     numbers = pfb.FederatedData(
         pfb.Dataset("sizes", data.dataset.x, data.dataset.y.float(), ()), data.partition
     )
-    assert asked_corrupted(numbers, 0, LIMITS) is None
+    assert corrupted_predictions(numbers, 0, LIMITS) is None
     assert "holds numbers" in message(foreign_examples, numbers, other(), 0)
     nobody = replace(data.partition, test=tuple(index[:0] for index in data.partition.test))
-    assert asked_corrupted(pfb.FederatedData(data.dataset, nobody), 0, LIMITS) is None
+    assert corrupted_predictions(pfb.FederatedData(data.dataset, nobody), 0, LIMITS) is None
 
 
 def test_what_does_not_fit_is_refused(result: Result) -> None:
