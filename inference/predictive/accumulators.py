@@ -32,7 +32,7 @@ class ClassSummary:
 
 @dataclass(frozen=True)
 class NumberSummary:
-    """Posterior predictive of numbers for n inputs, ``[n]`` each, in the model's units."""
+    """Posterior predictive of numbers for n inputs, ``[n]`` each, in the model's units.
 
     ``aleatoric`` is the mean over draws of the conditional variance: noise in the data; ``epistemic`` the variance
     over draws of the conditional mean (divided by K): what more data would remove. The two sum to the predictive
@@ -46,17 +46,10 @@ class NumberSummary:
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
-    """Variance over draws of the conditional mean (divided by K): what more data would remove. The two sum to the
-    predictive variance. Both are infinite or NaN where the likelihood's moments are, as Student's t has them with
-    few degrees of freedom."""
-    log_density: (
-        Tensor  # log of the mean over draws of p(y | x, weights), in nats; NaN where y is missing
-    )
+    log_density: Tensor
     lower: Tensor
-    """Lower end of the central 90 % interval, estimated from drawn outcomes; a count if outcomes are counts."""
-    upper: Tensor  # its upper end
+    upper: Tensor
     crps: Tensor
-    """Continuous ranked probability score, estimated without bias from drawn outcomes; NaN where y is missing."""
 
     @staticmethod
     def joined(parts: Sequence[NumberSummary]) -> NumberSummary:
