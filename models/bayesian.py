@@ -264,12 +264,7 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
                     )
                     for name, loc in self.prior_loc.items()
                 }
-            inputs, exposure = self._split(x)
-            outputs = self.outputs(weights, inputs)
-            observation = self.likelihood.distribution(outputs, exposure)
-            y, mask = self._known(y, mask)
-            if mask is not None:
-                observation = observation.mask(mask)
+            outputs, observation, y = self._observed(weights, x, y, mask)
             with poutine.scale(scale=self.data_scale):
                 pyro.sample("y", observation.to_event(1), obs=y)
         return outputs
@@ -294,13 +289,7 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
 
     def client_program(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The generative program of one client: inputs ``[b, *features]``, observations ``[b]``; returns outputs."""
-        weights = self.sites_program()
-        inputs, exposure = self._split(x)
-        outputs = self.outputs(weights, inputs)
-        observation = self.likelihood.distribution(outputs, exposure)
-        y, mask = self._known(y, None)
-        if mask is not None:
-            observation = observation.mask(mask)
+        outputs, observation, y = self._observed(self.sites_program(), x, y, None)
         with pyro.plate("data", len(x)):
             pyro.sample("y", observation, obs=y)
         return outputs
@@ -341,12 +330,18 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         return (x[..., :-1], x[..., -1]) if self.covariates else (x, None)
 
-    def _known(self, y: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Take outcomes that are not known out of the mask, and put harmless ones in their place."""
-        if y is None or self.likelihood.missing == "refuse":
-            return y, mask
-        known = self.likelihood.known(y)
-        return torch.where(known, y, torch.zeros_like(y)), known if mask is None else known & mask
+    def _observed(
+        self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, dist.TorchDistribution, Tensor | None]:
+        """Network outputs, the masked distribution of y, and y with harmless values where it is not known."""
+        inputs, exposure = self._split(x)
+        outputs = self.outputs(weights, inputs)
+        observation = self.likelihood.distribution(outputs, exposure)
+        if y is not None and self.likelihood.missing == "mask":
+            known = self.likelihood.known(y)
+            mask = known if mask is None else known & mask
+            y = torch.where(known, y, torch.zeros_like(y))
+        return outputs, observation if mask is None else observation.mask(mask), y
 
 
 @pyro.poutine.runtime.effectful(type="network")  # type: ignore[untyped-decorator]
@@ -359,12 +354,18 @@ def _stacked_networks(
 
 
 def _check_own_priors(specs: Mapping[str, PriorSpec]) -> None:
-    for name, given in specs.items():
-        if not isinstance(given, dist.Distribution) and not callable(given):
-            raise UserError(
-                f"prior of {name!r} is {given!r}; give a distribution, or a function that returns one"
-            )
-        spec = given if isinstance(given, dist.Distribution) else _returned(given, name)
+    for name, spec in specs.items():
+        if not isinstance(spec, dist.Distribution):
+            if not callable(spec):
+                raise UserError(
+                    f"prior of {name!r} is {spec!r}; give a distribution, or a function that returns one"
+                )
+            with seeded(0), poutine.block():
+                spec = spec()
+            if not isinstance(spec, dist.Distribution):
+                raise UserError(
+                    f"prior of {name!r}: the function returns {type(spec).__name__}; return a distribution"
+                )
         if spec.batch_shape or spec.event_shape:
             raise UserError(
                 f"prior of {name!r} has shape {list(spec.shape())}; give that of one scalar weight"
@@ -376,14 +377,3 @@ def _check_own_priors(specs: Mapping[str, PriorSpec]) -> None:
                 f"prior of {name!r} lives on {support_of(spec)}, but a network's weight may be any real number; "
                 "take a prior on the whole line"
             )
-
-
-def _returned(prior: Callable[[], Any], name: str) -> dist.TorchDistribution:
-    """What a function for a prior returns."""
-    with seeded(0), poutine.block():
-        fn = prior()
-    if not isinstance(fn, dist.Distribution):
-        raise UserError(
-            f"prior of {name!r}: the function returns {type(fn).__name__}; return a distribution"
-        )
-    return fn

@@ -97,7 +97,10 @@ class ProgramModel(HasSites):
         sites = find_sites(nodes)
         _check_observation(nodes, self.name)
         self._check_shapes(sites)
-        if not self._observes(nodes[OBSERVATION]["value"]):
+        y = nodes[OBSERVATION]["value"]
+        with seeded(0):
+            observed = site_trace(self._run, self._inputs(len(y)), y)[OBSERVATION]["is_observed"]
+        if not observed:
             raise UserError(f"program {self.name!r} draws site 'y' whatever y is; give it obs=y")
         assigned = assign_roles(sites, roles)
         for name, role in assigned.items():
@@ -106,13 +109,13 @@ class ProgramModel(HasSites):
                     f"roles: site {name!r}: the program says its prior itself; give 'private' alone"
                 )
         self.sites = sites
-        families: dict[str, Any] = {"server": server, "guide": guide}
+        families = {"server": server, "guide": guide}
         self.declaration = Declaration(
             {name: site.shape for name, site in sites.items()},
             assigned,
             private_guide=private_guide,
             own_prior=True,
-            **{k: v for k, v in families.items() if v is not None},
+            **{k: v for k, v in families.items() if v is not None},  # type: ignore[arg-type]
         )
         fn = nodes[OBSERVATION]["fn"]
         self.outcome: Outcome = outcome_of(fn)
@@ -151,11 +154,17 @@ class ProgramModel(HasSites):
 
     def sites_program(self) -> Any:
         """Draw the latent sites, on inputs that are nobody's."""
-        return self.client_program(torch.ones(2, *self._width(), device=self.start.device))
+        return self.client_program(self._inputs().to(self.start.device))
 
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> dist.TorchDistribution:
         """Distribution of the observations, batch ``[n]``, for given values of all sites."""
-        return observed(self.client_program, values, x)
+        given = (
+            poutine.condition(self.client_program, data=dict(values))
+            if values
+            else self.client_program
+        )
+        fn: dist.TorchDistribution = site_trace(given, x, None)[OBSERVATION]["fn"]
+        return fn
 
     def predict(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Class probabilities ``[n, C]`` or predictive means ``[n]``."""
@@ -207,15 +216,19 @@ class ProgramModel(HasSites):
                 f"of program {self.name!r} ({self.support}){hint}"
             )
 
-    def _prototype(self, rows: int = 2) -> dict[str, dict[str, Any]]:
-        width = self.data.feature_shape
+    def _inputs(self, rows: int = 2) -> Tensor:
+        """Inputs that are nobody's."""
+        shape = self.data.feature_shape
         if self.covariates:
-            if len(width) != 1:
+            if len(shape) != 1:
                 raise UserError(
                     f"program {self.name!r} takes the columns {', '.join(self.covariates)}, which only tables have"
                 )
-            width = (width[0] + len(self.covariates),)
-        x = torch.ones(rows, *width)
+            shape = (shape[0] + len(self.covariates),)
+        return torch.ones(rows, *shape)
+
+    def _prototype(self, rows: int = 2) -> dict[str, dict[str, Any]]:
+        x = self._inputs(rows)
         try:
             with seeded(0):
                 return site_trace(self.client_program, x, None)
@@ -223,14 +236,9 @@ class ProgramModel(HasSites):
             raise
         except Exception as problem:
             raise UserError(
-                f"program {self.name!r} does not run on inputs of shape {[rows, *width]}: "
+                f"program {self.name!r} does not run on inputs of shape {list(x.shape)}: "
                 + _reason(problem)
             ) from problem
-
-    def _observes(self, y: Tensor) -> bool:
-        with seeded(0):
-            node = site_trace(self._run, torch.ones(len(y), *self._width()), y)[OBSERVATION]
-        return bool(node["is_observed"])
 
     def _check_shapes(self, sites: Mapping[str, Site]) -> None:
         nodes = self._prototype(rows=3)
@@ -242,8 +250,9 @@ class ProgramModel(HasSites):
                 )
 
     def _start(self, given: Mapping[str, Any], scale: float) -> MeanFieldGaussian:
-        x = torch.ones(2, *self._width())
-        values = typical_values(self.client_program, (x, None), self.sites, self.data.seed)
+        values = typical_values(
+            self.client_program, (self._inputs(), None), self.sites, self.data.seed
+        )
         for name, value in given.items():
             if name not in self.sites:
                 raise UserError(
@@ -259,10 +268,6 @@ class ProgramModel(HasSites):
             values[name] = free
         spread = {name: torch.full_like(value, scale) for name, value in values.items()}
         return MeanFieldGaussian(values, spread)
-
-    def _width(self) -> tuple[int, ...]:
-        width = self.data.feature_shape
-        return (width[0] + len(self.covariates),) if self.covariates else width
 
 
 def _covariates(program: Callable[..., Any]) -> tuple[str, ...]:
@@ -296,15 +301,6 @@ def _check_observation(nodes: Mapping[str, Mapping[str, Any]], name: str) -> Non
 
 def _reason(problem: Exception) -> str:
     return f"{type(problem).__name__}: {plain_reason(problem)}"
-
-
-def observed(
-    program: Callable[..., Any], values: Mapping[str, Tensor], x: Tensor
-) -> dist.TorchDistribution:
-    """The distribution at site ``y`` of a program of (x, y) with ``values`` of some sites given; others are drawn."""
-    given = poutine.condition(program, data=dict(values)) if values else program
-    fn: dist.TorchDistribution = site_trace(given, x, None)[OBSERVATION]["fn"]
-    return fn
 
 
 class Unmasked(Messenger):  # type: ignore[misc]

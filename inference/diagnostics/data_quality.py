@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
-from pyro_pfedbayes.inference.beliefs.sites import Belief, SiteBelief
+from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.federation.loop import Federation
 from pyro_pfedbayes.inference.federation.state import FederationState
 from pyro_pfedbayes.inference.predictive.draws import predictive_draws, predictive_streams
@@ -75,64 +74,49 @@ def trace_predictions(
         of: Rounds of the whole run, for schedules; the last one looked at if None.
         draws: Draws of the weights.
 
-    Returns:
-        The trace, on the CPU.
-
     Raises:
-        UserError: Outcomes that are numbers, no inputs, labels that do not fit, no such client, or rounds that the
-            run does not have.
+        UserError: Outcomes that are numbers, inputs, labels, clients or rounds that do not fit.
 
     Example:
-        >>> from pyro_pfedbayes.data.clients import FederatedData
-        >>> from pyro_pfedbayes.data.datasets import load_dataset
-        >>> from pyro_pfedbayes.inference.algorithms.pfedbayes import PFedBayes
-        >>> from pyro_pfedbayes.models.bayesian import BayesianModel
-        >>> from pyro_pfedbayes.models.likelihoods import Categorical
-        >>> from pyro_pfedbayes.models.networks import mlp
-        >>> from pyro_pfedbayes.data.partitions.schemes import partition_labels
-        >>> digits = load_dataset("digits")
-        >>> data = FederatedData(digits, partition_labels(digits, 10, 5, 15, 15))
-        >>> model = BayesianModel(mlp([64, 20, 10]), Categorical(10))
-        >>> federation = Federation(model, data, algorithm=PFedBayes(personal_rounds=0), device="cpu")
+        >>> import pyro_pfedbayes as pfb
+        >>> digits = pfb.load_dataset("digits")
+        >>> data = pfb.FederatedData(digits, pfb.partition_labels(digits, 10, 5, 15, 15))
+        >>> model = pfb.BayesianModel(pfb.mlp([64, 20, 10]), pfb.Categorical(10))
+        >>> algorithm = pfb.PFedBayes(personal_rounds=0)
+        >>> federation = Federation(model, data, algorithm=algorithm, device="cpu")
         >>> x, y = data.examples(0, "test")
         >>> trace = trace_predictions(federation, x[:3], y[:3], clients=[0, 2], rounds=[0, 2], draws=5)
         >>> trace.probs.shape, trace.probs[0, 0].equal(trace.probs[0, 1])  # before training all believe the same
         (torch.Size([2, 2, 3, 10]), True)
     """
-    looks = tuple(sorted(set(rounds)))
-    total = max(looks, default=0) if of is None else of
-    _check_trace(federation, x, y, clients, looks, total)
+    recorded = tuple(sorted(set(rounds)))
+    total = max(recorded, default=0) if of is None else of
+    _check_trace(federation, x, y, clients, recorded, total)
     x, found = x.to(federation.device), []
     state = federation.initial_state()
-    for index in range(looks[-1] + 1):
+    for index in range(recorded[-1] + 1):
         if index:
             state, _ = federation.advance(state, total)
-        if index in looks:
+        if index in recorded:
             beliefs = _beliefs(federation, state, clients)
             each = [
-                _look(federation.model, beliefs[i], x, y, draws, seed_for(federation.seed, "trace"))
+                _predictive(
+                    federation.model, beliefs[i], x, y, draws, seed_for(federation.seed, "trace")
+                )
                 for i in clients
             ]
             found.append([torch.stack(part) for part in zip(*each, strict=True)])
     probs, entropy, epistemic, spread = (torch.stack(part) for part in zip(*found, strict=True))
     classes = federation.data.dataset.classes
     return PredictiveTrace(
-        looks, tuple(clients), classes, y.cpu(), probs, entropy, epistemic, spread
+        recorded, tuple(clients), classes, y.cpu(), probs, entropy, epistemic, spread
     )
 
 
 def plot_trace(trace: PredictiveTrace, example: int = 0) -> Figure:
-    """Draw the predictive distributions of one input: a row a client, a column a round.
+    """Draw the predictive distributions of one input of `trace_predictions`: a row a client, a column a round.
 
-    Args:
-        trace: From `trace_predictions`.
-        example: Which of its inputs.
-
-    Returns:
-        A figure of its own (no global state of pyplot). The true class is hatched; panels bear the entropy in nats.
-
-    Raises:
-        UserError: There is no such input.
+    The figure is its own (no global state of pyplot). The true class is hatched; panels bear the entropy in nats.
     """
     from matplotlib.figure import Figure
 
@@ -188,13 +172,7 @@ def client_quality(
     ``start="server"`` and a learning rate that has gone to 0, q^i is next to w at the end of a run and the information
     gain says little: judge a state on the way, or one after personal rounds.
 
-    Args:
-        federation: Clients and server.
-        state: Where they stand.
-        draws: Draws of the weights.
-
-    Returns:
-        One record a client: by ``effect``, lowest first; those without enough validation examples last.
+    Returns one record a client: by ``effect``, lowest first; those without enough validation examples last.
     """
     w = federation.global_belief(state)
     beliefs = _beliefs(federation, state, range(federation.data.num_clients))
@@ -206,31 +184,26 @@ def _quality(
     federation: Federation, client: int, q: Belief, w: Belief, draws: int
 ) -> ClientQuality:
     model, data, seed = federation.model, federation.data, seed_for(federation.seed, "quality")
-    gain = _gain(q, w)
-    entropies: dict[str, float] = {}
+    gain, examples = _gain(q, w), int(data.train_sizes[client])
+    entropies = {"train": math.nan, "validation": math.nan}
     nll, z, effect = math.nan, math.nan, math.nan
     for part in ("train", "validation"):
         x, y = data.examples(client, part)
         x, y = judged_examples(model, x, y)
         if model.outcome == "class" and len(y):
-            entropies[part] = float(_look(model, q, x, y, draws, seed)[1].mean())
+            entropies[part] = float(_predictive(model, q, x, y, draws, seed)[1].mean())
         if part == "validation" and len(y):
             table = outcome_log_probs(model, q, x, y, draws=draws, seed=seed)
             nll = -float(table.diagonal().mean())
             z, effect = evidence(table) if len(y) >= MIN_EXAMPLES else (math.nan, math.nan)
-    examples = int(data.train_sizes[client])
-    train, held_out = (entropies.get(part, math.nan) for part in ("train", "validation"))
+    train, held_out = entropies.values()
     return ClientQuality(client, examples, gain, gain / examples, train, held_out, nll, z, effect)
 
 
 def _gain(q: Belief, w: Belief) -> float:
     """KL(q‖w) over shared sites; NaN where it has no closed form or nothing is shared."""
     try:
-        if isinstance(q, SiteBelief) and isinstance(w, SiteBelief):
-            return float(q.kl(w))
-        assert isinstance(q, MeanFieldGaussian)
-        assert isinstance(w, MeanFieldGaussian)
-        return float(q.kl(w))
+        return float(q.kl(w))  # type: ignore[arg-type]
     except UserError:
         return math.nan
 
@@ -245,7 +218,7 @@ def _beliefs(
     return found
 
 
-def _look(
+def _predictive(
     model: DeclaredModel, belief: Belief, x: Tensor, y: Tensor, draws: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean probabilities ``[n, C]``, their entropy, its epistemic part, and the spread of the true class's ``[n]``."""
@@ -282,11 +255,10 @@ def _check_trace(
     classes = federation.data.num_classes
     if int(y.min()) < 0 or int(y.max()) >= classes:
         raise UserError(f"y holds {int(y.min())} to {int(y.max())}; labels are 0 to {classes - 1}")
-    for client in clients:
-        if client not in range(federation.data.num_clients):
-            raise UserError(
-                f"no client {client}: there are {federation.data.num_clients}, numbered from 0"
-            )
+    if missing := set(clients) - set(range(federation.data.num_clients)):
+        raise UserError(
+            f"no client {min(missing)}: there are {federation.data.num_clients}, numbered from 0"
+        )
     if not clients or not rounds or rounds[0] < 0 or rounds[-1] > total:
         raise UserError(
             f"rounds are {list(rounds)} and clients {list(clients)}; "

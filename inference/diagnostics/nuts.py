@@ -115,27 +115,22 @@ def nuts_draws(
         )
         chain.run()
         free: Tensor = chain.get_samples()["z"]
-        _complain(free, len(chain.diagnostics()["divergences"]["chain 0"]) if draws > 3 else 0)
+        _warn_if_unmixed(
+            free, len(chain.diagnostics()["divergences"]["chain 0"]) if draws > 3 else 0
+        )
         return posterior.sites(free)
 
 
 @dataclass(frozen=True, eq=False)
 class ClientPosterior:
-    """One client's posterior over a flat vector of its random sites, shared ones first, in unconstrained coordinates.
-
-    Attributes:
-        model: The declared model.
-        w: What stands in for the priors of shared sites; None for the model's own.
-        points: Values of the point estimates, flat; None if there are none.
-        zeta: Weight of the KL divergence.
-        start: Where the chain begins ``[T]``.
-    """
+    """One client's posterior over its random sites in one vector, shared ones first, in unconstrained coordinates."""
 
     model: DeclaredModel
+    # Stands in for the priors of shared sites; None: the model's own
     w: dist.TorchDistribution | None
-    points: Tensor | None
-    zeta: float
-    start: Tensor
+    points: Tensor | None  # values of the point estimates, flat; None if there are none
+    zeta: float  # weight of the KL divergence
+    start: Tensor  # where the chain begins ``[T]``
 
     @property
     def latent(self) -> FlatLayout:
@@ -147,12 +142,7 @@ class ClientPosterior:
         """The negative log-density, as a recording of its tensor operations that costs no Python of Pyro's."""
         with pyro_local():
             energy = make_fx(lambda z: self.energy(z, x, y))(self.start)
-
-        def potential(values: Mapping[str, Tensor]) -> Tensor:
-            value: Tensor = energy(values["z"])
-            return value
-
-        return potential
+        return lambda values: energy(values["z"])
 
     def energy(self, z: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Negative log-density at ``z [T]`` in nats, up to a constant.
@@ -188,14 +178,7 @@ class ClientPosterior:
 def client_posterior(
     model: DeclaredModel, prior: Belief | None, zeta: float, x: Tensor
 ) -> ClientPosterior:
-    """What `nuts_draws` draws from.
-
-    Args:
-        model: The declared model.
-        prior: As for `nuts_draws`.
-        zeta: Weight of the KL divergence.
-        x: The client's inputs, for their device.
-    """
+    """What `nuts_draws` draws from; ``x`` are the client's inputs, for their device."""
     declared, start = model.declaration, model.start
     shared = declared.shared.flatten(start.loc) if declared.shared.shapes else None
     points = declared.point.flatten(start.loc) if declared.point.shapes else None
@@ -208,8 +191,8 @@ def client_posterior(
         _check_server(model, prior)
         points = prior.params.get(POINT)
         if shared is not None:
-            held = w_of(prior.params)
-            w, shared = declared.server.distribution(held), declared.server.mean(held)
+            parameters = w_of(prior.params)
+            w, shared = declared.server.distribution(parameters), declared.server.mean(parameters)
     elif prior is not None:
         _check_gaussian(model, prior)
         loc, scale = (declared.shared.flatten(part) for part in (prior.loc, prior.scale))
@@ -219,24 +202,20 @@ def client_posterior(
     return ClientPosterior(model, w, points, zeta, begin.to(x.device))
 
 
-def _complain(free: Tensor, divergent: int) -> None:
+def _warn_if_unmixed(free: Tensor, divergent: int) -> None:
+    reasons = []
     if divergent > DIVERGENT_SHARE * len(free):
-        warnings.warn(
+        reasons.append(
             f"{divergent} of {len(free)} NUTS draws diverged: the posterior has corners that the chain did not reach; "
-            "a longer warmup may help, or other coordinates in the program",
-            NutsWarning,
-            stacklevel=3,
+            "a longer warmup may help, or other coordinates in the program"
         )
-    if len(free) < 100:
-        return
-    worst = float(split_gelman_rubin(free.unsqueeze(0)).max())
-    if not worst < MIXED:
-        warnings.warn(
-            f"the NUTS chain has not mixed: R-hat of its halves is {worst:.2f}, it should be below {MIXED}; "
-            "give more draws and a longer warmup",
-            NutsWarning,
-            stacklevel=3,
+    if len(free) >= 100 and not (r_hat := float(split_gelman_rubin(free[None]).max())) < MIXED:
+        reasons.append(
+            f"the NUTS chain has not mixed: R-hat of its halves is {r_hat:.2f}, it should be below {MIXED}; "
+            "give more draws and a longer warmup"
         )
+    for reason in reasons:
+        warnings.warn(reason, NutsWarning, stacklevel=3)
 
 
 def _check(
@@ -265,13 +244,11 @@ def _check(
 def _check_server(model: DeclaredModel, prior: SiteBelief) -> None:
     if not prior.of_server:
         raise UserError("prior is a client's belief; give the server's, such as result.global_")
-    theirs = prior.model.declaration
-    if dict(theirs.shared.shapes) != dict(model.declaration.shared.shapes) or dict(
-        theirs.point.shapes
-    ) != dict(model.declaration.point.shapes):
+    theirs, own = prior.model.declaration, model.declaration
+    if (theirs.shared, theirs.point) != (own.shared, own.point):
         raise UserError(
             f"prior is about the sites {', '.join(theirs.shapes)}, "
-            f"the model has {', '.join(model.declaration.shapes)}; give a belief of this model's server"
+            f"the model has {', '.join(own.shapes)}; give a belief of this model's server"
         )
 
 
