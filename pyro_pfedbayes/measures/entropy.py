@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.measures.validation import probabilities, same_length, vector
+from pyro_pfedbayes.measures.validation import probabilities
 
 # Rounding may leave the mean entropy above the entropy of the mean by about this share of log C.
-_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}
-_ROUNDING_HALF = 5e-2
 
 
 @dataclass(frozen=True)
@@ -71,35 +69,10 @@ def entropy_split(probs: Tensor) -> EntropySplit:
     for number, draw in enumerate(probs):
         mean += probabilities(draw, f"probs of draw {number}").double()
         noise += _entropy(draw.detach())
-    return _split(_entropy(mean / len(probs)), noise / len(probs))
-
-
-def split_from_means(probs: Tensor, aleatoric: Tensor) -> EntropySplit:
-    """The same split, from what streaming prediction keeps.
-
-    Args:
-        probs: Class probabilities averaged over draws, ``[n, C]``.
-        aleatoric: Mean over draws of the entropy, ``[n]`` in nats.
-
-    Returns:
-        The split. Where rounding leaves ``aleatoric`` a little above the total, the epistemic part is 0.
-
-    Example:
-        >>> split_from_means(torch.tensor([[0.5, 0.5]]), torch.tensor([0.0])).epistemic
-        tensor([0.6931], dtype=torch.float64)
-    """
-    total, noise = entropy(probs), vector(aleatoric, "aleatoric")
-    same_length(len(total), aleatoric=noise)
-    widths = [_ROUNDING.get(t.dtype, _ROUNDING_HALF) for t in (probs, aleatoric)]
-    slack = max(widths) * max(1.0, float(torch.tensor(float(probs.shape[1])).log()))
-    wrong = (noise < -slack) | (noise > total + slack)
-    if bool(wrong.any()):
-        row = int(wrong.nonzero()[0, 0])
-        raise UserError(
-            f"aleatoric is {float(noise[row]):.4g} nats at row {row}; "
-            f"it must lie between 0 and the total entropy, {float(total[row]):.4g}"
-        )
-    return _split(total, noise.clamp_min(0.0))
+    total = _entropy(mean / len(probs))
+    # By Jensen's inequality the total is the larger one, but for rounding.
+    aleatoric = torch.minimum(noise / len(probs), total)
+    return EntropySplit(total, aleatoric, total - aleatoric)
 
 
 def max_probability_uncertainty(probs: Tensor) -> Tensor:
@@ -116,12 +89,6 @@ def max_probability_uncertainty(probs: Tensor) -> Tensor:
         tensor([0.2500], dtype=torch.float64)
     """
     return (1.0 - probabilities(probs).double().amax(-1)).clamp_min(0.0)
-
-
-def _split(total: Tensor, aleatoric: Tensor) -> EntropySplit:
-    # By Jensen's inequality the total is the larger one, but for rounding.
-    aleatoric = torch.minimum(aleatoric, total)
-    return EntropySplit(total, aleatoric, total - aleatoric)
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -72,41 +72,6 @@ def crps(draws: Tensor, y: Tensor, *, fair: bool = True) -> Tensor:
     return _by_blocks(block, draws, outcomes)
 
 
-def crps_gaussian_mixture(loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    """CRPS of the equal mixture of K Gaussians, in closed form (Grimit et al. 2006, equation 4).
-
-    With A(m, s) = 2 s φ(m/s) + m (2 Φ(m/s) - 1), the mean of |N(m, s²)|, it is
-    mean_k A(y - μ_k, σ_k) - ½ mean_kl A(μ_k - μ_l, √(σ_k² + σ_l²)). Draws of the weights give such a mixture where
-    the likelihood is Gaussian. Time n K², memory n K.
-
-    Args:
-        loc: Means ``[K, n]``.
-        scale: Standard deviations >= 0 ``[K, n]``; 0 is a point.
-        y: Outcomes ``[n]``.
-
-    Returns:
-        ``[n]`` in float64, >= 0, in the outcome's unit.
-
-    Example:
-        >>> one = torch.ones(1, 1)
-        >>> round(crps_gaussian_mixture(0 * one, one, torch.zeros(1)).item(), 6)
-        0.233695
-    """
-    outcomes = _checked(loc, y, "loc")
-    _checked(scale, y, "scale")
-    if loc.shape != scale.shape:
-        raise UserError(f"scale has shape {list(scale.shape)}; loc has {list(loc.shape)}")
-    if bool((scale < 0).any()):
-        row = int((scale < 0).any(0).nonzero()[0, 0])
-        raise UserError(f"scale is negative at row {row}; give standard deviations >= 0")
-    loc, scale = loc.detach().double(), scale.detach().double()
-    distance = _mean_size(outcomes - loc, scale).mean(0)
-    spread = torch.zeros_like(distance)
-    for mean, deviation in zip(loc, scale, strict=True):
-        spread += _mean_size(loc - mean, torch.hypot(scale, deviation)).mean(0)
-    return (distance - spread / (2 * len(loc))).clamp_min(0.0)
-
-
 def central_interval(draws: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """Central predictive intervals, between the quantiles (1 - level)/2 and (1 + level)/2 of the draws.
 
@@ -305,12 +270,3 @@ def _ends(ordered: Tensor, level: float, whole: bool) -> tuple[Tensor, Tensor]:
     step = share * (ordered[below + 1] - ordered[below])
     back = share * (ordered[k - 1 - below] - ordered[k - 2 - below])
     return ordered[below] + step, ordered[k - 1 - below] - back
-
-
-def _mean_size(mean: Tensor, deviation: Tensor) -> Tensor:
-    """The mean of |N(mean, deviation²)|."""
-    safe = deviation.where(deviation > 0, torch.ones_like(deviation))
-    z = mean / safe
-    density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
-    size = 2 * safe * density + mean * torch.erf(z / math.sqrt(2))
-    return size.where(deviation > 0, mean.abs())

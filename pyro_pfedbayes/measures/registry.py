@@ -102,3 +102,27 @@ SUMMARIZED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """What a run's summary holds of each kind of outcome, the measure that models are chosen by first."""
+
+
+def class_scores(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Each example's own part of the measures that are means: what bootstrap intervals are made from.
+
+    Args:
+        probs: Class probabilities ``[n, C]``.
+        y: Labels ``[n]``.
+
+    Returns:
+        ``accuracy`` (1 if right), ``nll`` (-log p in nats) and ``brier``, float64 ``[n]`` each; their means are
+        `accuracy`, `negative_log_likelihood` and `brier_score` of `pyro_pfedbayes.measures.scores`.
+
+    Example:
+        >>> import torch
+        >>> scores = class_scores(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+        >>> scores["accuracy"].tolist(), scores["brier"]
+        ([1.0, 0.0], tensor([0.0200, 0.7200], dtype=torch.float64))
+    """
+    from pyro_pfedbayes.measures.validation import labels, probabilities
+
+    probs = probabilities(probs)
+    y = labels(y, probs)
+    return {name: m.score(probs, y) for name, m in MEASURES.items() if m.score is not None}

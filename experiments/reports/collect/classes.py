@@ -31,7 +31,6 @@ from pyro_pfedbayes.experiments.reports.statistics.intervals import (
     pooled_mean,
     shifted,
 )
-from pyro_pfedbayes.measures.by_client import class_scores
 from pyro_pfedbayes.measures.calibration import (
     adaptive_calibration_error,
     apply_temperature,
@@ -40,6 +39,7 @@ from pyro_pfedbayes.measures.calibration import (
     reliability_curve,
 )
 from pyro_pfedbayes.measures.entropy import max_probability_uncertainty
+from pyro_pfedbayes.measures.registry import class_scores
 from pyro_pfedbayes.measures.scores import expected_calibration_error, negative_log_likelihood
 from pyro_pfedbayes.measures.selective import excess_aurc, risk_coverage
 

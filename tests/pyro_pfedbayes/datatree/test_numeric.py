@@ -16,8 +16,8 @@ from pyro_pfedbayes.datatree import groups as datatree_core
 from pyro_pfedbayes.datatree.groups import Owners
 from pyro_pfedbayes.datatree.numeric import NumberDraw, NumberTable, to_datatree_numbers
 from pyro_pfedbayes.datatree.tree import for_client, load_datatree, save_datatree
-from pyro_pfedbayes.measures.interval_scores import crps_gaussian_mixture
 from tests.helpers import message
+from tests.pyro_pfedbayes.measures.gaussian_crps import crps_gaussian_mixture
 
 Y = torch.tensor([0.5, torch.nan, -1.0, 2.0, 0.0])
 CLIENT = torch.tensor([4, 4, 4, 9, 9])

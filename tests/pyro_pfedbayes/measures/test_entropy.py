@@ -17,7 +17,6 @@ from pyro_pfedbayes.measures.entropy import (
     entropy,
     entropy_split,
     max_probability_uncertainty,
-    split_from_means,
 )
 
 PROPERTY = settings(max_examples=50, deadline=None, derandomize=True)
@@ -66,23 +65,6 @@ def test_draws_that_agree_are_all_aleatoric_and_certain_ones_that_differ_all_epi
     assert entropy_split(draws(1, 4, 3)).epistemic.tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 0.03)]
-)
-def test_from_running_means_in_any_format(dtype: torch.dtype, tolerance: float) -> None:
-    probs = draws(20, 30, 10)
-    whole = entropy_split(probs)
-    found = split_from_means(probs.mean(0).to(dtype), whole.aleatoric.to(dtype))
-    torch.testing.assert_close(found.epistemic, whole.epistemic, atol=tolerance, rtol=0)
-
-
-def test_rounding_above_the_total_is_no_negative_information() -> None:
-    probs = torch.full((1, 2), 0.5)
-    split = split_from_means(probs, torch.tensor([math.log(2) + 1e-6]))
-    assert split.epistemic.item() == 0.0
-    assert split.total.item() == split.aleatoric.item() == pytest.approx(math.log(2))
-
-
 def test_largest_probability() -> None:
     probs = draws(1, 20, 5)[0]
     assert max_probability_uncertainty(probs).tolist() == (1 - probs.max(1).values).tolist()
@@ -91,14 +73,6 @@ def test_largest_probability() -> None:
 
 def test_what_is_refused() -> None:
     half = torch.full((2, 2), 0.5)
-    with pytest.raises(UserError, match=r"aleatoric is 0\.8 nats at row 1"):
-        split_from_means(half, torch.tensor([0.1, 0.8]))
-    with pytest.raises(UserError, match=r"aleatoric is -0\.1 nats at row 0"):
-        split_from_means(half, torch.tensor([-0.1, 0.1]))
-    with pytest.raises(UserError, match="aleatoric is NaN at row 1"):
-        split_from_means(half, torch.tensor([0.1, float("nan")]))
-    with pytest.raises(UserError, match="wanted one for 2"):
-        split_from_means(half, torch.tensor([0.1]))
     with pytest.raises(UserError, match="no draws"):
         entropy_split(torch.zeros(0, 2, 2))
     with pytest.raises(UserError, match="K, n, C"):
