@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pyro_pfedbayes.errors import UserError
@@ -51,25 +51,42 @@ class TimeLeft:
 def make_runs(
     schedule: Schedule, pool: Pool, console: Console, hint: str, refresh: Callable[[], None]
 ) -> None:
-    """Make all runs that are left.
+    """Make all runs that are left; close the pool at the end.
+
+    On a terminal a bar shows progress; elsewhere the lines of runs that ended must do.
 
     Args:
         schedule: Which come next.
-        pool: Makes them; it is closed at the end.
-        console: Where progress is told.
+        pool: Makes them.
+        console: Where progress is shown.
         hint: How to go on, for messages.
         refresh: Called whenever a run has ended.
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     clock, folder = TimeLeft(), schedule.folder
     for done in schedule.plan.jobs().values():
         if folder.finished(done.id):
-            _time(schedule, done, clock)
-    with _bar(console, schedule) as show:
+            clock.add(done, schedule.figures(done).total_seconds)
+    text = TextColumn("{task.description}", markup=False)
+    columns = (TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=20), text)
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("")
+
+    def progress(text: str) -> str:
+        left, total = schedule.left(), schedule.total()
+        seconds = clock.left(left.values(), min(pool.places, max(1, len(left))))
+        remaining = "" if seconds is None or not left else f"{span(seconds)} left"
+        text = f"{text}  {remaining}".rstrip()
+        bar.update(task, total=total, completed=total - len(left), description=text)
+        return f"[{total - len(left)}/{total}] {text}"
+
+    with bar if console.is_terminal else contextlib.nullcontext():
         try:
             while True:
                 while len(pool.running) < pool.places and (job := schedule.next()) is not None:
                     schedule.started.add(job.id)
-                    show(f"{job}  {_estimate(schedule, clock, pool)}")
+                    progress(str(job))
                     pool.start(job, folder.runs / job.id)
                 if not pool.running:
                     return
@@ -80,10 +97,13 @@ def make_runs(
                     raise UserError(f"{job}: {outcome.reason} ({hint})")
                 if outcome.status == "failed":
                     folder.fail(job.id, outcome.reason)
-                result = _result(schedule, job, clock)
-                count = f"[{schedule.total() - len(schedule.left())}/{schedule.total()}]"
-                text = f"{count} {job}: {result}  {_estimate(schedule, clock, pool)}"
-                console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
+                    result = f"failed: {outcome.reason}"
+                else:
+                    figures = schedule.figures(job)
+                    clock.add(job, figures.total_seconds)
+                    result = f"{figures}  {span(figures.total_seconds)}".lstrip()
+                line = progress(f"{job}: {result}")
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
                 refresh()
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; {hint}") from None
@@ -96,53 +116,3 @@ def span(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-@contextlib.contextmanager
-def _bar(console: Console, schedule: Schedule) -> Iterator[Callable[[str], None]]:
-    """On a terminal a bar over all runs; elsewhere the lines of runs that ended must do."""
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("run"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=20),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=schedule.total())
-
-        def show(text: str) -> None:
-            total = schedule.total()
-            bar.update(task, total=total, completed=total - len(schedule.left()), description=text)
-
-        yield show
-
-
-def _estimate(schedule: Schedule, clock: TimeLeft, pool: Pool) -> str:
-    left = schedule.left()
-    seconds = clock.left(left.values(), min(pool.places, max(1, len(left))))
-    return "" if seconds is None or not left else f"{span(seconds)} left"
-
-
-def _time(schedule: Schedule, job: Job, clock: TimeLeft) -> float:
-    """Seconds that a finished run took, which the clock counts."""
-    figures = schedule.figures(job)
-    clock.add(job, figures.seconds + figures.evaluation)
-    return figures.seconds + figures.evaluation
-
-
-def _result(schedule: Schedule, job: Job, clock: TimeLeft) -> str:
-    reason = schedule.folder.failure(job.id)
-    if reason is not None:
-        return f"failed: {reason}"
-    found, parts = schedule.figures(job), []
-    for short, model in (("PM", "personal"), ("GM", "global")):
-        value = found.values.get((model, "last"), {}).get(found.first)
-        if value is not None:
-            shown = f"{100 * value:.1f} %" if found.first == "accuracy" else f"{value:.4g}"
-            parts.append(f"{short} {shown}")
-    return "  ".join([*parts, span(_time(schedule, job, clock))])

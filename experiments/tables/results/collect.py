@@ -17,8 +17,8 @@ from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread, pai
 class RunResult:
     """A run that is reported."""
 
-    job: Job  # the run
-    figures: Figures | None  # its figures, if it is finished
+    job: Job
+    figures: Figures | None  # if it is finished
     reason: str | None  # why it failed, if it did
 
     @property
@@ -33,10 +33,9 @@ class RunResult:
 class CellResult:
     """A method on a data set."""
 
-    cell: Cell  # which
-    choice: Choice | None  # how its settings were chosen; None while they are not
-    runs: tuple[RunResult, ...]
-    """One a seed; none if all points of the grid failed or nothing is chosen yet."""
+    cell: Cell
+    choice: Choice | None  # None while the settings are not chosen
+    runs: tuple[RunResult, ...]  # one a seed; none if all points failed or nothing is chosen yet
 
     @property
     def point(self) -> Point | None:
@@ -47,9 +46,10 @@ class CellResult:
 
     @property
     def first(self) -> str | None:
-        """The first measure; None if no run is finished, of those that were tried neither."""
-        told = next((run.figures.first for run in self.runs if run.figures is not None), None)
-        return self.choice.first if told is None and self.choice is not None else told
+        """The first measure, of a reported run or of one that was tried; None if no run is finished."""
+        for figures in self.figures:
+            return figures.first
+        return None if self.choice is None else self.choice.first
 
     @property
     def reason(self) -> str | None:
@@ -78,10 +78,10 @@ class CellResult:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole table, as far as it is."""
+    """A whole table, as far as it is; cells in the plan's order."""
 
-    plan: Plan  # what it is made of
-    cells: tuple[CellResult, ...]  # in the plan's order
+    plan: Plan
+    cells: tuple[CellResult, ...]
 
     def on(self, entry: DataEntry) -> list[CellResult]:
         """The cells of one data set, method by method."""
@@ -108,31 +108,35 @@ class Results:
 
     def compared_with(self, result: CellResult) -> CellResult | None:
         """The cell on the same data of the method that others are compared with."""
-        wanted = self.plan.spec.paired_with
-        cells = self.on(result.cell.entry)
-        return next((r for r in cells if r.cell.method.name == wanted), None)
+        name = self.plan.spec.paired_with
+        return next((r for r in self.on(result.cell.entry) if r.cell.method.name == name), None)
 
 
 def selector_of(cells: Sequence[CellResult]) -> str:
     """The honest choice of a round: by validation examples if all data have some, else the last."""
-    every = [f for result in cells for f in result.figures]
-    told = all(
-        (model, "selected") in f.values
-        for f in every
+    judged = [
+        (model, figures.values)
+        for result in cells
+        for figures in result.figures
         for model in MODELS
-        if (model, "last") in f.values
-    )
-    return "selected" if told else "last"
+        if (model, "last") in figures.values
+    ]
+    return "selected" if all((m, "selected") in values for m, values in judged) else "last"
 
 
 def collect(schedule: Schedule) -> Results:
     """Read all runs that are reported."""
-    found = []
-    for cell in schedule.plan.cells:
-        choice = schedule.choice(cell)
-        runs = tuple(_run(schedule, job) for job in schedule.final(cell))
-        found.append(CellResult(cell, choice, runs))
-    return Results(schedule.plan, tuple(found))
+    return Results(
+        schedule.plan,
+        tuple(
+            CellResult(
+                cell,
+                schedule.choice(cell),
+                tuple(_run(schedule, job) for job in schedule.final(cell)),
+            )
+            for cell in schedule.plan.cells
+        ),
+    )
 
 
 def _run(schedule: Schedule, job: Job) -> RunResult:

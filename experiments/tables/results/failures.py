@@ -16,10 +16,10 @@ _SHOWN = 5
 class Failures:
     """What went wrong in one cell."""
 
-    where: str  # data and method
+    place: str  # data and method
     tuning: int  # tuning runs that failed
     seeds: tuple[int, ...]  # of the reported runs that failed
-    reason: str | None  # why there are no reported runs at all; None if there are
+    reason: str | None  # why there are no reported runs at all
 
     @property
     def incomplete(self) -> bool:
@@ -32,14 +32,12 @@ class Failures:
         if self.seeds:
             seeds = ", ".join(map(str, self.seeds))
             parts.append(f"seed{'' if len(self.seeds) == 1 else 's'} {seeds}")
-        if not parts:
-            parts.append(f"nothing to choose: {self.reason}")
-        return f"{self.where} ({', '.join(parts)})"
+        return f"{self.place} ({', '.join(parts) or f'nothing to choose: {self.reason}'})"
 
 
 def failures(results: Results, folder: TableFolder) -> list[Failures]:
     """The cells in which something failed, in the table's order."""
-    found = [_of(result, folder) for result in results.cells]
+    found = [_failures(result, folder) for result in results.cells]
     return [one for one in found if one.tuning or one.incomplete]
 
 
@@ -51,7 +49,7 @@ def lacking_line(found: Sequence[Failures]) -> str | None:
 
 
 def dropped_line(found: Sequence[Failures]) -> str | None:
-    """What to say of points of grids that failed where another was chosen, which is none; None if there are none."""
+    """What to say of points of grids that failed where another was chosen; None if there are none."""
     cells = [one for one in found if not one.incomplete]
     runs = counted(sum(one.tuning for one in cells), "tuning run")
     return f"{runs} failed, other points were chosen: {_listed(cells)}" if cells else None
@@ -62,19 +60,12 @@ def _listed(cells: Sequence[Failures]) -> str:
     return "; ".join(map(str, cells[:_SHOWN])) + more
 
 
-def _of(result: CellResult, folder: TableFolder) -> Failures:
+def _failures(result: CellResult, folder: TableFolder) -> Failures:
     cell, choice = result.cell, result.choice
-    seeds = tuple(run.job.seed for run in result.runs if run.status == "failed")
-    tuning = {
-        job.id
-        for runs in cell.tuning
-        for job in runs
-        if not folder.finished(job.id) and folder.failure(job.id) is not None
-    }
-    none = choice is not None and choice.number is None
+    tried = {job.id for job in cell.tuning_jobs if not folder.finished(job.id)}
     return Failures(
         f"{cell.entry.label} {cell.method.name}",
-        len(tuning),
-        seeds,
-        result.reason if none else None,
+        sum(folder.failure(name) is not None for name in tried),
+        tuple(run.job.seed for run in result.runs if run.status == "failed"),
+        result.reason if choice is not None and choice.number is None else None,
     )
