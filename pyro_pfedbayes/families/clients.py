@@ -39,19 +39,15 @@ class MeanFieldNormal(ClientFamily):
     name = "mean-field"
 
     def sizes(self, num_weights: int) -> dict[str, int]:
-        """T numbers each for ``loc`` and ``rho``."""
         return {"loc": num_weights, "rho": num_weights}
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        """Parameters of means ``loc [..., T]`` and standard deviations ``scale [..., T]``."""
         return {"loc": loc.clone(), "rho": inverse_softplus(scale)}
 
     def distribution(self, params: Mapping[str, Tensor]) -> TorchDistribution:
-        """An ``Independent(Normal)``."""
         return dist.Normal(params["loc"], softplus(params["rho"])).to_event(1)
 
     def spread(self, params: Mapping[str, Tensor]) -> tuple[Tensor, None]:
-        """Softplus(rho), and no factor."""
         return softplus(params["rho"]), None
 
 
@@ -72,14 +68,12 @@ class LowRankNormal(ClientFamily):
     rank: int
 
     def __post_init__(self) -> None:
-        """Check the rank."""
         if self.rank < 1:
             raise UserError(f"rank of a low-rank belief is {self.rank}: give at least 1")
 
     name = "low-rank"
 
     def check(self, num_weights: int) -> None:
-        """The rank must be below the number of weights."""
         if self.rank >= num_weights:
             raise UserError(
                 f"rank {self.rank} of a low-rank belief is not below its {num_weights} weights: "
@@ -87,7 +81,6 @@ class LowRankNormal(ClientFamily):
             )
 
     def sizes(self, num_weights: int) -> dict[str, int]:
-        """T numbers each for ``loc`` and ``rho``, T rank for ``factor``."""
         return {"loc": num_weights, "rho": num_weights, "factor": num_weights * self.rank}
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
@@ -106,16 +99,13 @@ class LowRankNormal(ClientFamily):
         return {"loc": loc.clone(), "rho": rho, "factor": factor.flatten(-2)}
 
     def distribution(self, params: Mapping[str, Tensor]) -> TorchDistribution:
-        """A ``LowRankMultivariateNormal``."""
         scale, factor = self.spread(params)
         return dist.LowRankMultivariateNormal(params["loc"], factor, scale.square())
 
     def noise_size(self, num_weights: int) -> int:
-        """T + rank."""
         return num_weights + self.rank
 
     def spread(self, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Softplus(rho) and F."""
         return softplus(params["rho"]), params["factor"].unflatten(-1, (-1, self.rank))
 
 
@@ -136,7 +126,6 @@ class FullRankNormal(ClientFamily):
     name = "full-rank"
 
     def check(self, num_weights: int) -> None:
-        """A client must be able to hold its T × T matrices."""
         if num_weights > FULL_RANK_LIMIT:
             gib = 4 * num_weights**2 / 2**30
             raise UserError(
@@ -146,21 +135,17 @@ class FullRankNormal(ClientFamily):
             )
 
     def sizes(self, num_weights: int) -> dict[str, int]:
-        """T numbers for ``loc``, T (T + 1) / 2 for ``tril``."""
         return {"loc": num_weights, "tril": num_weights * (num_weights + 1) // 2}
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        """Parameters of independent weights of means ``loc [..., T]`` and standard deviations ``scale [..., T]``."""
         dense = torch.diag_embed(inverse_softplus(scale))
         row, column = torch.tril_indices(loc.shape[-1], loc.shape[-1], device=loc.device)
         return {"loc": loc.clone(), "tril": dense[..., row, column]}
 
     def distribution(self, params: Mapping[str, Tensor]) -> TorchDistribution:
-        """A ``MultivariateNormal`` by its Cholesky factor."""
         return dist.MultivariateNormal(params["loc"], scale_tril=_unpack(params))
 
     def spread(self, params: Mapping[str, Tensor]) -> tuple[None, Tensor]:
-        """No scale, and L as the factor."""
         return None, _unpack(params)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -28,23 +29,19 @@ class _Gaussian(ServerFamily):
             return dist.MultivariateNormal(w["loc"], scale_tril=w["tril"])
         return dist.LowRankMultivariateNormal(w["loc"], w["factor"], w["scale"].square())
 
-    def std(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Marginal standard deviations ``[T]``."""
-        std: Tensor = self.distribution(w).stddev
-        return std
+    def std(self, w: Mapping[str, Tensor]) -> Any:
+        return self.distribution(w).stddev
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """As for all families: its variances are the inverse diagonal of the precision of w."""
         return w["loc"], precision_diagonal(self.distribution(w)).rsqrt()
 
     def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """One draw ``[T]``."""
-        noise: Tensor = torch.empty_like(w["loc"]).normal_(generator=generator)
+        noise = torch.empty_like(w["loc"]).normal_(generator=generator)
         if "tril" in w:
-            return w["loc"] + w["tril"] @ noise
+            return w["loc"] + torch.mv(w["tril"], noise)
         common = torch.empty_like(w["factor"][0]).normal_(generator=generator)
-        draw: Tensor = w["loc"] + w["scale"] * noise + w["factor"] @ common
-        return draw
+        return w["loc"] + w["scale"] * noise + torch.mv(w["factor"], common)
 
 
 @dataclass(frozen=True)
@@ -68,13 +65,11 @@ class FullCovariance(_Gaussian):
     name = "full-covariance"
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        """W with means ``loc [T]``, standard deviations ``scale [T]`` and one factor column of zeros."""
         return _start(loc, scale, 1)
 
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Moment matching in float64; ``previous`` is not used."""
         loc, diagonal, factor = _matched(rows, weights)
         dtype = rows.loc.dtype
         if rows.rank >= rows.num_weights:  # full-rank clients
@@ -118,7 +113,6 @@ class LowRank(_Gaussian):
     name = "low-rank"
 
     def check(self, client_family: ClientFamily, num_weights: int) -> None:
-        """The rank must be below the number of weights, and the client must be able to hold its belief."""
         client_family.check(num_weights)
         if self.rank >= num_weights:
             raise UserError(
@@ -127,7 +121,6 @@ class LowRank(_Gaussian):
             )
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        """W with means ``loc [T]``, standard deviations ``scale [T]`` and a factor of zeros."""
         return _start(loc, scale, self.rank)
 
     def project(

@@ -106,9 +106,8 @@ def _mixture_bound(q: TorchDistribution, p: GaussianMixture) -> Tensor:
     base, _ = _unwrap(q)
     if isinstance(base, Normal):
         # Weight by weight: with many weights the difference of two large sums would lose digits.
-        ratio = (base.scale.unsqueeze(-2) / p.scale).square()
-        distance = ((base.loc.unsqueeze(-2) - p.loc) / p.scale).square()
-        each = 0.5 * (ratio + distance - 1.0 - ratio.log()).sum(-1)
+        one = Normal(base.loc.unsqueeze(-2), base.scale.unsqueeze(-2), validate_args=False)
+        each = kl_divergence(one, p.component_distribution.base_dist).sum(-1)
     else:
         distance = q.variance.unsqueeze(-2) + (q.mean.unsqueeze(-2) - p.loc).square()
         distance = 0.5 * distance / p.scale.square() + p.scale.log() + _HALF_LOG_2PI

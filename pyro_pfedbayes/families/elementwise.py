@@ -39,13 +39,11 @@ class MeanField(ServerFamily):
     name = "mean-field"
 
     def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
-        """An ``Independent(Normal)`` of event shape ``[T]``."""
         return dist.Normal(w["loc"], w["scale"]).to_event(1)
 
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Moment matching; ``previous`` is not used."""
         loc, scale = moments(rows, weights)
         return {"loc": loc, "scale": scale}
 
@@ -68,11 +66,9 @@ class Laplace(ServerFamily):
     name = "laplace"
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        """W with means ``loc [T]`` and standard deviations ``scale [T]``, √2 times its own scale."""
         return {"loc": loc.clone(), "scale": scale / math.sqrt(2.0)}
 
     def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
-        """An ``Independent(Laplace)`` of event shape ``[T]``."""
         return dist.Laplace(w["loc"], w["scale"]).to_event(1)
 
     def project(
@@ -88,7 +84,6 @@ class Laplace(ServerFamily):
         return _by_block(rows, 8, solve)
 
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Standard deviations ``[T]``, √2 scale."""
         return math.sqrt(2.0) * w["scale"]
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -122,18 +117,15 @@ class StudentT(ServerFamily):
     df: float
 
     def __post_init__(self) -> None:
-        """Check the degrees of freedom."""
         if not 2.0 < self.df < math.inf:
             raise UserError(f"df of a Student t server is {self.df}: give a number above 2")
 
     name = "student-t"
 
     def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        """W with means ``loc [T]`` and standard deviations ``scale [T]``."""
         return {"loc": loc.clone(), "scale": scale * math.sqrt((self.df - 2.0) / self.df)}
 
     def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
-        """An ``Independent(StudentT)`` of event shape ``[T]``."""
         df = torch.full_like(w["loc"], self.df)
         return dist.StudentT(df, w["loc"], w["scale"]).to_event(1)
 
@@ -153,11 +145,9 @@ class StudentT(ServerFamily):
         return _by_block(rows, 3 * NODES, solve)
 
     def std(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Standard deviations ``[T]``."""
         return w["scale"] * math.sqrt(self.df / (self.df - 2.0))
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """As for all families; the scale times a constant of the degrees of freedom."""
         return w["loc"], _nearest_ratio(self.df) * w["scale"]
 
     def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:

@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
+from torch.distributions import Normal, kl_divergence
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ServerFamily
@@ -19,7 +20,6 @@ from pyro_pfedbayes.families.rows import GaussianRows, column_blocks, moments, s
 STARTS = 3
 _SWEEPS = 100
 _LEAST_SHARE = 1e-6  # of a component: one of share 0 could never win a client back
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class GaussianMixture(dist.MixtureSameFamily):  # type: ignore[misc]
@@ -54,21 +54,17 @@ class GaussianMixture(dist.MixtureSameFamily):  # type: ignore[misc]
         return torch.log_softmax(self.mixture_distribution.logits, -1)
 
     @property
-    def loc(self) -> Tensor:
+    def loc(self) -> Any:
         """Means ``[..., K, T]``."""
-        loc: Tensor = self.component_distribution.mean
-        return loc
+        return self.component_distribution.mean
 
     @property
-    def scale(self) -> Tensor:
+    def scale(self) -> Any:
         """Standard deviations ``[..., K, T]``."""
-        scale: Tensor = self.component_distribution.base_dist.scale
-        return scale
+        return self.component_distribution.base_dist.scale
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> GaussianMixture:
-        """The same over more batch dimensions."""
-        wider: GaussianMixture = super().expand(batch_shape, _instance or self.__new__(type(self)))
-        return wider
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        return super().expand(batch_shape, _instance or self.__new__(type(self)))
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,6 @@ class Mixture(ServerFamily):
         }
 
     def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
-        """A `GaussianMixture` of event shape ``[T]``."""
         return GaussianMixture(w["logits"], w["loc"], w["scale"])
 
     def project(
@@ -143,15 +138,11 @@ class Mixture(ServerFamily):
         """The component with the greatest responsibility for each client, int64 ``[S]``."""
         return _joint(GaussianRows(rows.loc, rows.std), w).argmax(0)
 
-    def mean(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Means ``[T]`` of the whole mixture."""
-        mean: Tensor = self.distribution(w).mean
-        return mean
+    def mean(self, w: Mapping[str, Tensor]) -> Any:
+        return self.distribution(w).mean
 
-    def std(self, w: Mapping[str, Tensor]) -> Tensor:
-        """Marginal standard deviations ``[T]`` of the whole mixture."""
-        std: Tensor = self.distribution(w).variance.sqrt()
-        return std
+    def std(self, w: Mapping[str, Tensor]) -> Any:
+        return self.distribution(w).stddev
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation ``[T]`` of the whole mixture."""
@@ -159,7 +150,6 @@ class Mixture(ServerFamily):
         return self.mean(w), self.std(w)
 
     def sample(self, w: Mapping[str, Tensor], generator: torch.Generator) -> Tensor:
-        """One draw ``[T]``: a component, then its weights."""
         k = torch.multinomial(w["logits"].softmax(0), 1, generator=generator)
         loc, scale = w["loc"].index_select(0, k)[0], w["scale"].index_select(0, k)[0]
         return loc + scale * torch.empty_like(loc).normal_(generator=generator)
@@ -167,11 +157,8 @@ class Mixture(ServerFamily):
     def _distinct(self, w: Mapping[str, Tensor]) -> bool:
         if "logits" not in w or len(w["logits"]) != self.components:
             return False
-        pairs = [(i, j) for j in range(self.components) for i in range(j)]
-        return not any(
-            torch.equal(w["loc"][i], w["loc"][j]) and torch.equal(w["scale"][i], w["scale"][j])
-            for i, j in pairs
-        )
+        both = torch.cat([w["loc"], w["scale"]], 1)
+        return len(both.unique(dim=0)) == self.components
 
 
 def _em(rows: GaussianRows, p: Tensor, w: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
@@ -179,14 +166,15 @@ def _em(rows: GaussianRows, p: Tensor, w: dict[str, Tensor]) -> tuple[dict[str, 
 
     Rows are marginals, without a factor. For clients with correlations the true bound is larger by a constant.
     """
-    bound = math.inf
-    best = w
+    bound, best = math.inf, w
     for _ in range(_SWEEPS):
         joint = _joint(rows, w)
         now = -float((p * joint.logsumexp(0)).sum())
-        if now >= bound - 1e-9 * (1.0 + abs(bound)):
-            return (w, now) if now < bound else (best, bound)
-        bound, best = now, w
+        settled = now >= bound - 1e-9 * (1.0 + abs(bound))
+        if now < bound:
+            bound, best = now, w
+        if settled:
+            break
         w = _maximise(rows, p * joint.softmax(0), w)
     return best, bound
 
@@ -210,12 +198,12 @@ def _divergences(rows: GaussianRows, w: Mapping[str, Tensor]) -> Tensor:
     """KL of each client's marginals to each component, float64 ``[K, S]``."""
     total = torch.zeros(len(w["loc"]), rows.clients).to(rows.loc.device, torch.float64)
     for block in column_blocks(rows, 4):
-        loc, variance = rows.loc[:, block].double(), rows.scale[:, block].double().square()
+        part = rows.columns(block)
+        clients = Normal(part.loc, part.scale, validate_args=False)
         for k in range(len(total)):
-            centre, s2 = w["loc"][k, block].double(), w["scale"][k, block].double().square()
-            ratio = variance / s2
-            each = ratio + (loc - centre).square() / s2 - 1.0 - ratio.log()
-            total[k] += 0.5 * each.sum(1)
+            loc, scale = (w[name][k, block].double() for name in ("loc", "scale"))
+            component = Normal(loc, scale, validate_args=False)
+            total[k] += kl_divergence(clients, component).sum(1)
     return total
 
 
