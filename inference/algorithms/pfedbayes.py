@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,7 @@ from pyro_pfedbayes.inference.beliefs.sites import (
 )
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.noise import NoiseStreams
-from pyro_pfedbayes.inference.engine.optimizer import RowAdam, moment_of, split_moments
+from pyro_pfedbayes.inference.engine.optimizer import RowAdam, split_moments
 from pyro_pfedbayes.inference.engine.schedules import Phase, Schedule
 from pyro_pfedbayes.inference.objective.estimators import EstimatorKind
 from pyro_pfedbayes.inference.server.kinds import of_clients, update_kinds
@@ -51,6 +51,8 @@ from pyro_pfedbayes.inference.server.screening import (
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 
+FOLLOWER = "follower."
+"""How the names of the moments of a localized w_i begin in a client's row."""
 UNOFFICIAL_NOISE = 1e-3
 UNOFFICIAL_STEPS_PER_BATCH = 5
 
@@ -136,30 +138,20 @@ class PFedBayes:
     personal_lr: Positive | None = None
     personal_schedule: Schedule = "cosine"
 
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-        return "pfedbayes"
-
-    @property
-    def models(self) -> tuple[Judged, ...]:
-        """The q^i and the w."""
-        return ("personal", "global")
+    name: ClassVar[str] = "pfedbayes"
+    models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
 
     def __post_init__(self) -> None:
         check_settings(self)
+        gradient, problem = self.server_rule == "gradient", ""
         if self.kinds > 1 and self.kind_rounds == 0:
-            raise UserError(
-                f"kinds is {self.kinds}, but kind_rounds is 0; give the phase some rounds"
-            )
-        if self.kinds > 1 and self.server_rule != "closed-form":
-            raise UserError(
-                "kinds needs server_rule 'closed-form'; the gradient rule knows one w only"
-            )
-        if self.screening != "none" and self.server_rule != "closed-form":
-            raise UserError(
-                f"screening {self.screening!r} needs server_rule 'closed-form'; set screening to 'none'"
-            )
+            problem = f"kinds is {self.kinds}, but kind_rounds is 0; give the phase some rounds"
+        elif self.kinds > 1 and gradient:
+            problem = "kinds needs server_rule 'closed-form'; the gradient rule knows one w only"
+        elif self.screening != "none" and gradient:
+            problem = f"screening {self.screening!r} needs server_rule 'closed-form'; set screening to 'none'"
+        if problem:
+            raise UserError(problem)
 
     def check(self, rounds: int, clients: int) -> None:
         """Refuse phases longer than the run, and more kinds than clients."""
@@ -173,17 +165,13 @@ class PFedBayes:
             raise UserError(f"kinds is {self.kinds}, but there are only {clients} clients")
 
     def init(self, model: DeclaredModel) -> Tensors:
-        """The server's first w and points, and Adam's averages over them if they are shared.
-
-        Raises:
-            UserError: Kinds, the gradient rule or screening for families that they do not know.
-        """
+        """The server's first w and points, and Adam's averages over them if they are shared."""
         check_families(model, self.kinds, self.server_rule, self.screening)
         server = server_start(model)
         if self.optimizer_state == "shared":
             rows = restarted(model, server, 1)
             fresh = RowAdam.fresh_state([rows[name] for name in parameter_names(model)])
-            server |= {k: v[0] for k, v in prefixed(fresh, "adam.").items()}
+            server |= prefixed({name: row[0] for name, row in fresh.items()}, "adam.")
         return server
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
@@ -194,8 +182,7 @@ class PFedBayes:
             fresh = RowAdam.fresh_state([rows[name] for name in all_names(model)])
             rows |= prefixed(fresh, "adam.")
             if self.server_rule == "gradient":
-                moments = RowAdam.fresh_state([rows["loc"], rows["rho"]])
-                rows |= prefixed(moments, "follower.")
+                rows |= prefixed(RowAdam.fresh_state([rows["loc"], rows["rho"]]), FOLLOWER)
         return rows
 
     def phase(self, at: Round) -> str:
@@ -209,7 +196,6 @@ class PFedBayes:
 
     def gradient_steps(self, at: Round) -> int:
         """Gradient evaluations of q^i by one client in this round."""
-        del at
         return self.local_steps * self.draws * self._steps_per_batch
 
     def client_update(
@@ -221,55 +207,50 @@ class PFedBayes:
         w = w_of(believed)
         state = self._starting_rows(model, believed, cohort, phase)
         names = all_names(model)
-        adam = RowAdam(
-            [state[name] for name in names],
-            self._adam_state(model, believed, state, phase),
-        )
-        localized = self._localized(w, cohort, phase)
-        own_prior = model.declaration.own_prior and at.index == 0
         params = {name: state[name] for name in names}
-        size = engine.noise_size(params, w, *cohort.plan.batch(0), own_prior=own_prior)
-        first = state[names[0]]
-        noise = NoiseStreams(
-            *(at.seed, at.index, cohort.clients, self.draws),
-            width=size,
-            like=first,
-            scale=self.noise_scale,
-        )
-        zeta, data_scale = self._weights(cohort, first)
-        mask = cohort.plan.needed_mask
+        adam = RowAdam(list(params.values()), self._adam_state(model, believed, state, phase))
+        localized = None
+        if self.server_rule == "gradient" and phase.name != "personal":
+            moments = under(cohort.state, FOLLOWER)
+            localized = LocalizedGaussian.begin(w, len(cohort.clients), moments, self.server_lr)
+        own_prior = model.declaration.own_prior and at.index == 0
+        plan, first = cohort.plan, params[names[0]]
+        size = engine.noise_size(params, w, *plan.batch(0), own_prior=own_prior)
+        names_of_streams = at.seed, at.index, cohort.clients, self.draws
+        noise = NoiseStreams(*names_of_streams, width=size, like=first, scale=self.noise_scale)
+        weights, mask = self._weights(cohort, first), plan.needed_mask
         total = torch.zeros(len(first), device=first.device)
         for step in range(self.local_steps):
-            x, y = cohort.plan.batch(step)
+            x, y = plan.batch(step)
             lr = phase.rate(step, self.local_steps, self.lr_final)
             for _ in range(self._steps_per_batch):
                 eps = noise.draw()
-                loss, gradients = engine(
-                    params, w, zeta, data_scale, eps, x, y, mask, own_prior=own_prior
-                )
+                loss, gradients = engine(params, w, *weights, eps, x, y, mask, own_prior=own_prior)
                 adam.step([gradients[name] for name in names], lr)
                 total += loss
             if localized is not None:
-                localized.step(state["loc"], F.softplus(state["rho"]), zeta)
+                localized.step(state["loc"], F.softplus(state["rho"]), weights[0])
         moments = adam.state()
         upload = shared_upload(model, params)
         if localized is not None:
             upload = {"loc": localized.loc, "rho": localized.rho}
-        kept: dict[str, Tensor] = {}
+        stay: dict[str, Tensor] = {}
         if self._shares(phase):
             common, own = split_moments(moments, len(parameter_names(model)))
             upload |= prefixed(common, "adam.")
-            kept = prefixed(own, "adam.")
+            stay = prefixed(own, "adam.")
         elif self.optimizer_state != "reset" and at.index + 1 < at.total:
-            kept = prefixed(moments, "adam.")
+            stay = prefixed(moments, "adam.")
             if localized is not None:
-                kept |= prefixed(localized.adam.state(), "follower.")
+                stay |= prefixed(localized.adam.state(), FOLLOWER)
         if self.screening == "held-out" and phase.name != "personal":
-            held_out = [cohort.examples(i, "validation") for i in cohort.clients]
-            beliefs, where = self.personal_belief(model, params), (cohort.clients, held_out)
-            upload |= held_out_scores(model, beliefs, *where, seed=at.seed, round=at.index)
+            beliefs, clients = self.personal_belief(model, params), cohort.clients
+            examples = [cohort.examples(i, "validation") for i in clients]
+            upload |= held_out_scores(
+                model, beliefs, clients, examples, seed=at.seed, round=at.index
+            )
         loss = total / (self.local_steps * self._steps_per_batch)
-        return ClientUpdate({**params, **kept}, upload, loss)
+        return ClientUpdate({**params, **stay}, upload, loss)
 
     def server_update(
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
@@ -281,21 +262,19 @@ class PFedBayes:
                 pass
             return unscreened(server)
         out: list[Upload] = []
-        memory: Tensors = {}
+        stored: Tensors = {}
         if self.screening != "none":
-            uploads, out, memory = screen(self.screening, server, list(uploads), self.kinds)
-        if phase.name == "kinds":
-            after = update_kinds(
-                server,
-                list(uploads),
-                self.kinds,
-                regroup=phase.first,
-                aggregate=lambda own: self._aggregate(model, server, [own]),
-            )
-            after = placed(after, out) if phase.first else after
-        else:
-            after = self._aggregate(model, server, uploads)
-        return {**after, **memory}
+            uploads, out, stored = screen(self.screening, server, list(uploads), self.kinds)
+
+        def aggregate(*some: Upload) -> Tensors:
+            return self._aggregate(model, server, some)
+
+        if phase.name == "shared":
+            return {**self._aggregate(model, server, uploads), **stored}
+        after = update_kinds(
+            server, list(uploads), self.kinds, regroup=phase.first, aggregate=aggregate
+        )
+        return {**(placed(after, out) if phase.first else after), **stored}
 
     def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
         """Stacked q^i."""
@@ -319,30 +298,28 @@ class PFedBayes:
     def _steps_per_batch(self) -> int:
         return UNOFFICIAL_STEPS_PER_BATCH if self.objective == "unofficial" else 1
 
-    @property
-    def _personal_rounds(self) -> int | float:
-        if self.personal_rounds is not None:
-            return self.personal_rounds
-        return 1 if self.start == "server" else 0
-
     def _lengths(self, rounds: int) -> tuple[int, int]:
         """Rounds of the second and the third phase."""
-        kinds, personal = (
-            round(value * rounds) if value < 1 else int(value)
-            for value in (self.kind_rounds, self._personal_rounds)
-        )
-        return kinds if self.kinds > 1 else 0, personal
+        personal = self.personal_rounds
+        if personal is None:
+            personal = 1 if self.start == "server" else 0
+        kinds = self.kind_rounds if self.kinds > 1 else 0
+        kinds, personal = (round(n * rounds) if n < 1 else int(n) for n in (kinds, personal))
+        return kinds, personal
 
     def _phase(self, at: Round) -> Phase:
         kinds, personal = self._lengths(at.total)
-        shared = at.total - kinds - personal
-        if at.index < shared:
-            return Phase("shared", at.index, shared, self.lr, self.lr_schedule)
-        begun = at.index - shared
-        if begun < kinds:
-            return Phase("kinds", begun, kinds, self.kind_lr or self.lr, self.kind_schedule)
-        lr = self.personal_lr or self.lr
-        return Phase("personal", begun - kinds, personal, lr, self.personal_schedule)
+        begun = at.index
+        for name, length, lr, schedule in (
+            ("shared", at.total - kinds - personal, self.lr, self.lr_schedule),
+            ("kinds", kinds, self.kind_lr, self.kind_schedule),
+        ):
+            if begun < length:
+                return Phase(name, begun, length, lr or self.lr, schedule)
+            begun -= length
+        return Phase(
+            "personal", begun, personal, self.personal_lr or self.lr, self.personal_schedule
+        )
 
     def _shares(self, phase: Phase) -> bool:
         return self.optimizer_state == "shared" and phase.name != "personal"
@@ -353,15 +330,13 @@ class PFedBayes:
         """Where Adam begins a round; every phase begins afresh."""
         if phase.first:
             return {}
-        own = under(state, "adam.")
+        own, averages = under(state, "adam."), under(believed, "adam.")
         if not self._shares(phase):
             return own
-        clients = len(state[all_names(model)[0]])
-        averages = under(believed, "adam.")
         if phase.name != "kinds":
+            clients = len(state[all_names(model)[0]])
             averages = {k: v.expand(clients, *v.shape) for k, v in averages.items()}
-        shared = len(parameter_names(model))
-        return {**{k: v for k, v in own.items() if moment_of(k) >= shared}, **averages}
+        return {**split_moments(own, len(parameter_names(model)))[1], **averages}
 
     def _weights(self, cohort: Cohort, like: Tensor) -> tuple[Tensor, Tensor]:
         """Factors of the KL divergence (scalar) and of the log-likelihood ``[S]``."""
@@ -379,16 +354,10 @@ class PFedBayes:
         fresh = restarted(model, believed, len(cohort.clients), cohort.state)
         if not restart:
             # A point that carried on before the personal phase would never hear of the others.
-            again = phase.name != "personal"
-            fresh = {name: value for name, value in fresh.items() if name == POINT and again}
+            points = {POINT} if phase.name != "personal" else set()
+            fresh = {name: value for name, value in fresh.items() if name in points}
         own = {name: cohort.state[name].clone() for name in all_names(model) if name not in fresh}
         return {**cohort.state, **own, **fresh}
-
-    def _localized(self, w: Tensors, cohort: Cohort, phase: Phase) -> LocalizedGaussian | None:
-        if self.server_rule != "gradient" or phase.name == "personal":
-            return None
-        state = under(cohort.state, "follower.")
-        return LocalizedGaussian.begin(w, len(cohort.clients), state, self.server_lr)
 
     def _importance(self, upload: Upload) -> Tensor:
         return upload.sizes if self.weighting == "examples" else torch.ones_like(upload.sizes)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 Layers = Sequence[tuple[Array, Array]]
 """Weights ``[out, in]`` and biases ``[out]`` of fully connected layers, the lowest first."""
 POPULAR = 10
@@ -39,24 +40,73 @@ class Matched:
     """What matching finds."""
 
     layers: Layers  # the global network, J_l hidden neurons in layer l
-    assignments: tuple[tuple[NDArray[np.int64], ...], ...]
-    """By hidden layer and network, each of its neurons' global one, int64 ``[L_l]``."""
+    assignments: tuple[tuple[Places, ...], ...]
+    """By hidden layer and network, each of its neurons' global one ``[L_l]``."""
 
 
 @dataclass
-class _Atoms:
-    """Global neurons under construction: sums of precisions times vectors, of precisions, and popularity."""
+class Atoms:
+    """Global neurons under construction, ``[J, d]`` or ``[J]``, and their prior, ``[d]``."""
 
-    total: Array
-    precision: Array
-    popularity: NDArray[np.int64]
+    prior_total: Array  # precision times mean of the prior
+    prior: Array  # its precision
+    total: Array  # sums of precisions times vectors
+    precision: Array  # sums of precisions
+    popularity: Places  # by how many networks each is copied
+
+    def gains(
+        self, vectors: Array, precision: Array, networks: int, settings: PFNMSettings
+    ) -> Array:
+        """What matching gains in log-probability (times two, but for the popularity, as in the authors' code).
+
+        ``[L_j, J + new]``: for each neuron of a network, each global one, and each that may be added.
+        """
+        total, spread = vectors * precision, self.precision + precision
+        # Of (g + s v)^2 / (G + s), expanded, so that it takes two products of matrices and no third dimension.
+        existing = (
+            total**2 @ (1 / spread).T
+            + 2 * total @ (self.total / spread).T
+            + (self.total**2 / spread - self.total**2 / self.precision).sum(1)
+        )
+        popular = np.minimum(self.popularity, POPULAR)
+        existing = existing + np.log(popular / (networks - popular))
+        new = (self.prior_total + total) ** 2 / (self.prior + precision)
+        new = (new - self.prior_total**2 / self.prior).sum(1)
+        count = min(len(vectors), max(settings.max_units - len(self.total), 1))
+        # A later one of the new neurons is less likely.
+        rank = 2 * np.log(np.arange(1, count + 1))
+        added = new[:, None] + 2 * np.log(settings.gamma / networks) - rank
+        return np.concatenate([existing, added], 1)
+
+    def add(self, chosen: Places, totals: Array, precision: Array) -> Places:
+        """Add a network's neurons to the global ones chosen; their places, new ones after the others."""
+        old = len(self.total)
+        new = chosen >= old
+        count, places = int(new.sum()), chosen.astype(np.int64)
+        places[new] = old + np.arange(count)
+        self.total[places[~new]] += totals[~new]
+        self.precision[places[~new]] += precision
+        self.popularity[places[~new]] += 1
+        self.total = np.concatenate([self.total, self.prior_total + totals[new]])
+        self.precision = np.concatenate(
+            [self.precision, np.tile(self.prior + precision, (count, 1))]
+        )
+        self.popularity = np.concatenate([self.popularity, np.ones(count, np.int64)])
+        return places
+
+    def remove(self, places: Places, totals: Array, precision: Array) -> Places:
+        """Take a network's neurons away, and global ones that nobody copies any more; where the others move to."""
+        self.total[places] -= totals
+        self.precision[places] -= precision
+        self.popularity[places] -= 1
+        alive = self.popularity > 0
+        self.total, self.precision = self.total[alive], self.precision[alive]
+        self.popularity = self.popularity[alive]
+        return alive.cumsum() - 1
 
 
 def match_networks(
-    networks: Sequence[Layers],
-    shares: Array,
-    settings: PFNMSettings,
-    random: np.random.Generator,
+    networks: Sequence[Layers], shares: Array, settings: PFNMSettings, random: np.random.Generator
 ) -> Matched:
     """Match the hidden layers of J networks, from the top down, and average what is matched.
 
@@ -66,36 +116,30 @@ def match_networks(
             the class is in proportion.
         settings: Of the process and of the search.
         random: Order of networks in the sweeps.
-
-    Returns:
-        Means of the global neurons, in a wider network, and who copies which.
     """
     depth = len(networks[0]) - 1
-    above: tuple[NDArray[np.int64], ...] = ()
-    width_above, found, assignments = 0, [], []
+    above: tuple[Places, ...] = ()
+    found: list[Array] = []
+    assignments: list[tuple[Places, ...]] = []
     for hidden in reversed(range(depth)):
         vectors, precisions = [], []
         for j, layers in enumerate(networks):
-            outgoing = layers[hidden + 1][0].T
-            if hidden == depth - 1:
-                certainty = shares[j] / settings.sigma
-            else:
-                placed = np.zeros((len(outgoing), width_above))
+            (incoming, bias), (outgoing, _) = layers[hidden], layers[hidden + 1]
+            outgoing, certainty = outgoing.T, shares[j] / settings.sigma
+            if found:
+                placed = np.zeros((len(outgoing), len(found[-1])))
                 placed[:, above[j]] = outgoing
-                outgoing, certainty = placed, np.full(width_above, 1 / settings.sigma)
-            parts = [layers[hidden][1][:, None], outgoing]
-            own = [np.full(1, 1 / settings.sigma), certainty]
-            if hidden == 0:
-                parts.append(layers[0][0])
-                own.append(np.full(layers[0][0].shape[1], 1 / settings.sigma))
+                outgoing, certainty = placed, np.full(len(found[-1]), 1 / settings.sigma)
+            parts, lowest = [bias[:, None], outgoing], incoming.shape[1] if hidden == 0 else 0
+            parts.append(incoming[:, :lowest])
             vectors.append(np.concatenate(parts, 1))
-            precisions.append(np.concatenate(own))
+            ones = np.full(1 + lowest, 1 / settings.sigma)
+            precisions.append(np.concatenate([ones[:1], certainty, ones[1:]]))
         prior_mean = np.zeros(vectors[0].shape[1])
         prior_mean[0] = BIAS_MEAN
         neurons, above = match_neurons(vectors, precisions, prior_mean, settings, random)
         found.append(neurons)
         assignments.append(above)
-        width_above = len(neurons)
     return Matched(_assembled(found, networks, shares, settings), tuple(reversed(assignments)))
 
 
@@ -105,113 +149,28 @@ def match_neurons(
     prior_mean: Array,
     settings: PFNMSettings,
     random: np.random.Generator,
-) -> tuple[Array, tuple[NDArray[np.int64], ...]]:
-    """Match the neurons of one layer.
+) -> tuple[Array, tuple[Places, ...]]:
+    """Match the neurons of one layer, ``[L_j, d]`` of each network with precisions ``[d]``, prior mean ``[d]``.
 
-    Args:
-        vectors: Of each network ``[L_j, d]``.
-        precisions: Of each network's vectors ``[d]``.
-        prior_mean: mu0 ``[d]``.
-        settings: Of the process and of the search.
-        random: Order of networks in the sweeps.
-
-    Returns:
-        Posterior means of the global neurons ``[J, d]``, and for each network its neurons' global ones ``[L_j]``.
+    To posterior means of the global neurons ``[J, d]``, and for each network its neurons' global ones ``[L_j]``.
     """
-    order = sorted(range(len(vectors)), key=lambda j: -len(vectors[j]))
-    prior = np.full_like(prior_mean, 1 / settings.sigma0)
-    size = len(prior_mean)
-    atoms = _Atoms(np.empty((0, size)), np.empty((0, size)), np.empty(0, np.int64))
-    assigned: dict[int, NDArray[np.int64]] = {}
-    schedule = order + [j for _ in range(settings.sweeps) for j in random.permutation(len(vectors))]
+    prior, size = np.full_like(prior_mean, 1 / settings.sigma0), len(prior_mean)
+    empty = np.empty((0, size))
+    atoms = Atoms(prior * prior_mean, prior, empty, empty.copy(), np.empty(0, np.int64))
+    assigned: dict[int, Places] = {}
+    schedule = sorted(range(len(vectors)), key=lambda j: -len(vectors[j]))
+    schedule += [j for _ in range(settings.sweeps) for j in random.permutation(len(vectors))]
     for j in schedule:
+        totals, precision = vectors[j] * precisions[j], precisions[j]
         if j in assigned:
-            _remove(atoms, assigned, j, vectors[j] * precisions[j], precisions[j])
+            moved = atoms.remove(assigned.pop(j), totals, precision)
+            assigned = {other: moved[places] for other, places in assigned.items()}
+        chosen = np.arange(len(vectors[j]))
         if len(atoms.total):
-            gain = _gains(
-                atoms, vectors[j], precisions[j], prior * prior_mean, prior, len(vectors), settings
-            )
-            _, chosen = linear_sum_assignment(gain, maximize=True)
-        else:
-            chosen = np.arange(len(vectors[j]))
-        assigned[j] = _add(
-            atoms, chosen, vectors[j] * precisions[j], precisions[j], prior * prior_mean, prior
-        )
+            gain = atoms.gains(vectors[j], precision, len(vectors), settings)
+            chosen = linear_sum_assignment(gain, maximize=True)[1]
+        assigned[j] = atoms.add(chosen, totals, precision)
     return atoms.total / atoms.precision, tuple(assigned[j] for j in range(len(vectors)))
-
-
-def _gains(
-    atoms: _Atoms,
-    vectors: Array,
-    precision: Array,
-    prior_total: Array,
-    prior: Array,
-    networks: int,
-    settings: PFNMSettings,
-) -> Array:
-    """What matching gains in log-probability (times two, but for the popularity, as in the authors' code).
-
-    Returns:
-        ``[L_j, J + new]``: for each neuron of a network, each global one, and each that may be added.
-    """
-    total, spread = vectors * precision, atoms.precision + precision
-    # Of (g + s v)^2 / (G + s), expanded, so that it takes two products of matrices and no third dimension.
-    existing = (
-        total**2 @ (1 / spread).T
-        + 2 * total @ (atoms.total / spread).T
-        + (atoms.total**2 / spread - atoms.total**2 / atoms.precision).sum(1)
-    )
-    popular = np.minimum(atoms.popularity, POPULAR)
-    existing = existing + np.log(popular / (networks - popular))
-    new = ((prior_total + total) ** 2 / (prior + precision) - prior_total**2 / prior).sum(1)
-    count = min(len(vectors), max(settings.max_units - len(atoms.total), 1))
-    # A later one of the new neurons is less likely.
-    rank = 2 * np.log(np.arange(1, count + 1))
-    added = new[:, None] + 2 * np.log(settings.gamma / networks) - rank
-    return np.concatenate([existing, added], 1)
-
-
-def _add(
-    atoms: _Atoms,
-    chosen: NDArray[np.int64],
-    totals: Array,
-    precision: Array,
-    prior_total: Array,
-    prior: Array,
-) -> NDArray[np.int64]:
-    """Add a network's neurons to the global ones chosen; return the places, counting new ones from the end."""
-    old = len(atoms.total)
-    new = chosen >= old
-    places = chosen.astype(np.int64)
-    places[new] = old + np.arange(int(new.sum()))
-    atoms.total[places[~new]] += totals[~new]
-    atoms.precision[places[~new]] += precision
-    atoms.popularity[places[~new]] += 1
-    added = int(new.sum())
-    atoms.total = np.concatenate([atoms.total, prior_total + totals[new]])
-    atoms.precision = np.concatenate([atoms.precision, np.tile(prior + precision, (added, 1))])
-    atoms.popularity = np.concatenate([atoms.popularity, np.ones(added, np.int64)])
-    return places
-
-
-def _remove(
-    atoms: _Atoms,
-    assigned: dict[int, NDArray[np.int64]],
-    j: int,
-    totals: Array,
-    precision: Array,
-) -> None:
-    """Take a network's neurons away, and global ones that nobody copies any more."""
-    places = assigned.pop(j)
-    atoms.total[places] -= totals
-    atoms.precision[places] -= precision
-    atoms.popularity[places] -= 1
-    alive = atoms.popularity > 0
-    moved = alive.cumsum() - 1
-    for other in assigned:
-        assigned[other] = moved[assigned[other]]
-    atoms.total, atoms.precision = atoms.total[alive], atoms.precision[alive]
-    atoms.popularity = atoms.popularity[alive]
 
 
 def _assembled(
@@ -222,11 +181,10 @@ def _assembled(
     biases = np.stack([layers[-1][1] for layers in networks])
     prior = 1 / settings.sigma0
     head = (prior * BIAS_MEAN + (certainty * biases).sum(0)) / (prior + certainty.sum(0))
-    lowest = found[-1]
     inputs = networks[0][0][0].shape[1]
+    lowest, biases_above = found[-1], [*(neurons[:, 0] for neurons in found[-2::-1]), head]
     layers = [(lowest[:, -inputs:], lowest[:, 0])]
-    for neurons, next_neurons in zip(reversed(found), [*reversed(found[:-1]), None], strict=True):
+    for neurons, bias in zip(reversed(found), biases_above, strict=True):
         end = neurons.shape[1] - (inputs if neurons is lowest else 0)
-        outgoing = neurons[:, 1:end].T
-        layers.append((outgoing, head if next_neurons is None else next_neurons[:, 0]))
+        layers.append((neurons[:, 1:end].T, bias))
     return layers

@@ -5,10 +5,9 @@ import pytest
 
 from pyro_pfedbayes.inference.algorithms.components.neuron_matching import (
     BIAS_MEAN,
+    Atoms,
     Layers,
     PFNMSettings,
-    _Atoms,
-    _gains,
     match_networks,
     match_neurons,
 )
@@ -87,12 +86,12 @@ def test_global_neuron_is_the_posterior_mean_by_hand() -> None:
 
 
 def test_gains_by_hand() -> None:
-    atoms = _Atoms(np.array([[2.0, 1.0]]), np.array([[2.0, 2.0]]), np.array([2]))
     vectors, precision = np.array([[1.0, 3.0], [-1.0, 0.0]]), np.array([1.0, 0.5])
-    prior = np.array([1.0, 1.0])
-    gain = _gains(
-        atoms, vectors, precision, np.array([0.1, 0.0]), prior, 5, PFNMSettings(gamma=2.0)
+    atoms = Atoms(
+        *(np.array([0.1, 0.0]), np.array([1.0, 1.0])),
+        *(np.array([[2.0, 1.0]]), np.array([[2.0, 2.0]]), np.array([2])),
     )
+    gain = atoms.gains(vectors, precision, 5, PFNMSettings(gamma=2.0))
     assert gain.shape == (2, 3)
     existing = (2 + 1) ** 2 / 3 + (1 + 1.5) ** 2 / 2.5 - 4 / 2 - 1 / 2 + np.log(2 / 3)
     new = (0.1 + 1) ** 2 / 2 + 1.5**2 / 1.5 - 0.01 + 2 * np.log(2 / 5)
