@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Upload
-from pyro_pfedbayes.inference.algorithms.components.features import class_count, sequential
+from pyro_pfedbayes.inference.algorithms.components.features import (
+    class_count,
+    layers_of,
+    sequential,
+)
 from pyro_pfedbayes.inference.algorithms.components.neuron_matching import (
     BIAS_MEAN,
-    Layers,
     PFNMSettings,
     match_networks,
 )
@@ -25,6 +29,7 @@ from pyro_pfedbayes.inference.beliefs.points import THETA, PointBelief, point_la
 from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
+from pyro_pfedbayes.inference.server.prefixed_state import prefixed, under
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator, seed_for
 
@@ -98,23 +103,21 @@ class BNFed(PointMethod):
         self, model: DeclaredModel, layers: list[str], server: Tensors, client: int, at: Round
     ) -> Tensor:
         """What a client's training begins with, ``[P]``: its part of the global network, or its first weights."""
-        layout = point_layout(model)
+        layout, copied = point_layout(model), OWNER + str(client)
         first = layout.unflatten(server[THETA].clone())
-        if OWNER + str(client) in server:
-            widths = [len(first[f"{name}.bias"]) for name in layers[:-1]]
-            places: list[Tensor | slice] = [slice(None)]
-            places += server[OWNER + str(client)].split(widths)
-            places.append(slice(None))
-            for name, before, after in zip(layers, places, places[1:], strict=False):
-                first[f"{name}.weight"] = server[f"{WIDE}{name}.weight"][after][:, before]
-                first[f"{name}.bias"] = server[f"{WIDE}{name}.bias"][after]
+        sites = [(f"{name}.weight", f"{name}.bias") for name in layers]
+        if copied in server:
+            widths = [len(first[bias]) for _, bias in sites[:-1]]
+            places = [slice(None), *server[copied].split(widths), slice(None)]
+            for (weight, bias), (before, after) in zip(sites, pairwise(places), strict=True):
+                first[weight] = server[WIDE + weight][after][:, before]
+                first[bias] = server[WIDE + bias][after]
         elif self.start == "own":
             stream = generator(at.seed, "first weights", client)
-            for name in layers:
-                shape = first[f"{name}.weight"].shape
-                drawn = START_SCALE * torch.randn(shape, generator=stream)
-                first[f"{name}.weight"] = drawn.to(server[THETA])
-                first[f"{name}.bias"] = torch.full_like(first[f"{name}.bias"], BIAS_MEAN)
+            for weight, bias in sites:
+                drawn = START_SCALE * torch.randn(first[weight].shape, generator=stream)
+                first[weight] = drawn.to(server[THETA])
+                first[bias] = torch.full_like(first[bias], BIAS_MEAN)
         return layout.flatten(first)
 
     def server_update(
@@ -122,62 +125,51 @@ class BNFed(PointMethod):
     ) -> Tensors:
         """Match the round's networks into a global one."""
         layers, layout = _layer_names(model, self.name), point_layout(model)
-        parts = list(uploads)
-        clients = [client for part in parts for client in part.clients]
-        theta = torch.cat([part.tensors[THETA] for part in parts])
-        counts = torch.cat([part.tensors[COUNTS] for part in parts]).double().cpu().numpy()
+        sent = Upload.cat(list(uploads))
+        theta, clients = sent.tensors[THETA], sent.clients
+        counts = sent.tensors[COUNTS].double().cpu().numpy()
         shares = counts / np.maximum(counts.sum(0), 1)
-        networks = [_arrays(layout.unflatten(row), layers) for row in theta.double().cpu()]
-        found = match_networks(
-            networks,
-            shares,
-            PFNMSettings(self.sigma, self.sigma0, self.gamma, self.sweeps, self.max_units),
-            np.random.default_rng(seed_for(at.seed, "matching", at.index)),
-        )
-        after = dict(server)
+        networks = [
+            [(own[f"{n}.weight"].numpy(), own[f"{n}.bias"].numpy()) for n in layers]
+            for own in map(layout.unflatten, theta.double().cpu())
+        ]
+        settings = PFNMSettings(self.sigma, self.sigma0, self.gamma, self.sweeps, self.max_units)
+        random = np.random.default_rng(seed_for(at.seed, "matching", at.index))
+        found = match_networks(networks, shares, settings, random)
+        # Whoever does not take part copied neurons that are gone.
+        after = {name: value for name, value in server.items() if not name.startswith(OWNER)}
         for name, (weight, bias) in zip(layers, found.layers, strict=True):
             after[f"{WIDE}{name}.weight"] = torch.from_numpy(weight.copy()).to(theta)
             after[f"{WIDE}{name}.bias"] = torch.from_numpy(bias.copy()).to(theta)
         for j, client in enumerate(clients):
             places = np.concatenate([by_network[j] for by_network in found.assignments])
             after[OWNER + str(client)] = torch.from_numpy(places).to(theta.device)
-        # Whoever did not take part copied neurons that are gone.
-        gone = [n for n in server if n.startswith(OWNER) and int(n[len(OWNER) :]) not in clients]
-        return {name: value for name, value in after.items() if name not in gone}
+        return after
 
     def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """The wide network; the sites themselves are the weights that clients began with."""
-        extras = {name: value for name, value in server.items() if name.startswith(WIDE)}
-        return PointBelief(model, server[THETA], extras=extras, rule=_wide)
+        return PointBelief(
+            model, server[THETA], extras=prefixed(under(server, WIDE), WIDE), rule=self.predicted
+        )
 
-
-def _wide(model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Class probabilities ``[n, C]`` of the wide network."""
-    wide = {name[len(WIDE) :]: v for name, v in values.items() if name.startswith(WIDE)}
-    return model.predict({**values, **wide}, x)
+    def predicted(self, model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """By the wide network."""
+        return model.predict({**values, **under(values, WIDE)}, x)
 
 
 def _layer_names(model: DeclaredModel, method: str) -> list[str]:
     """The fully connected layers, the lowest first."""
-    network = sequential(model, method)
-    layers = []
-    for name, child in network.named_children():
-        if not any(True for _ in child.parameters()):
-            continue
+    layers = layers_of(sequential(model, method))
+    for name, child in layers:
         if not isinstance(child, nn.Linear) or child.bias is None:
             raise UserError(
                 f"{method} matches neurons of nn.Linear layers with biases, such as those of mlp; layer {name!r} is "
                 + ("one without" if isinstance(child, nn.Linear) else f"a {type(child).__name__}")
             )
-        layers.append(name)
     if len(layers) < 2:
         raise UserError(f"{method} matches hidden neurons, and this network has none; use an mlp")
-    missing = {f"{n}.{part}" for n in layers for part in ("weight", "bias")}
-    missing -= set(model.declaration.shapes)
-    if missing:
-        raise UserError(f"{method} trains all layers, but {min(missing)!r} is frozen")
-    return layers
-
-
-def _arrays(values: Mapping[str, Tensor], layers: list[str]) -> Layers:
-    return [(values[f"{n}.weight"].numpy(), values[f"{n}.bias"].numpy()) for n in layers]
+    sites = {f"{name}.{part}" for name, _ in layers for part in ("weight", "bias")}
+    frozen = sites - set(model.declaration.shapes)
+    if frozen:
+        raise UserError(f"{method} trains all layers, but {min(frozen)!r} is frozen")
+    return [name for name, _ in layers]

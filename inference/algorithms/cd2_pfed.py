@@ -23,7 +23,7 @@ from pyro_pfedbayes.inference.algorithm import (
     Upload,
     Values,
 )
-from pyro_pfedbayes.inference.algorithms.components.features import last_layer, sequential
+from pyro_pfedbayes.inference.algorithms.components.features import layers_of, sequential
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.algorithms.components.settings import NonNegative
 from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
@@ -153,29 +153,25 @@ def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
 
     Outputs of every layer but the last are channels: the last ``floor(share * channels)`` of them are private.
     """
-    network, layout = sequential(model, method), point_layout(model)
-    head = last_layer(model, method)
+    layers, layout = layers_of(sequential(model, method)), point_layout(model)
     shapes, device = layout.shapes, model.start.device
     shared, alone = (
         {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
         for _ in range(2)
     )
     before: Tensor | None = None
-    for name, child in network.named_children():
-        if not any(True for _ in child.parameters()):
-            continue
+    for name, child in layers:
         if not isinstance(child, nn.Linear | nn.Conv2d) or getattr(child, "groups", 1) != 1:
             raise UserError(
                 f"{method} divides channels of nn.Linear and nn.Conv2d without groups; layer {name!r} is "
                 f"a {type(child).__name__}"
             )
         outputs = child.weight.shape[0]
-        last = f"{name}.weight" in head
         private = torch.arange(outputs) >= outputs - math.floor(share * outputs + 1e-9)
         for site in (site for site in shapes if site.startswith(f"{name}.")):
             # Rows are channels that a weight leads to; those of the last layer are classes, common to both parts.
             column = (-1, *[1] * (len(shapes[site]) - 1))
-            if not last:
+            if name != layers[-1][0]:
                 shared[site] &= ~private.view(column)
                 alone[site] &= private.view(column)
             if before is not None and site == f"{name}.weight":
@@ -185,7 +181,7 @@ def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
                 shared[site] &= ~coming.view(row)
                 alone[site] &= coming.view(row)
         before = private
-    if before is None or all(site in head for site in shapes):
+    if all(site.startswith(f"{layers[-1][0]}.") for site in shapes):
         raise UserError(f"{method} needs a hidden layer, whose channels it can divide")
     flat = layout.flatten(shared).to(device)
     return Channels(flat, layout.flatten(alone).to(device), split=not bool(flat.all()))
