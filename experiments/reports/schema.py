@@ -134,6 +134,14 @@ class Corrupted(Unseen):
 
     levels: tuple[ShiftLevel, ...]
 
+    @property
+    def by_corruption(self) -> dict[str, list[ShiftLevel]]:
+        """The levels of each corruption, in their order."""
+        found: dict[str, list[ShiftLevel]] = {}
+        for level in self.levels:
+            found.setdefault(level.corruption, []).append(level)
+        return found
+
 
 @dataclass(frozen=True)
 class TemperatureReport:

@@ -21,15 +21,15 @@ def plot_clients(
     """Accuracy (or RMSE) of the first `style.MOST_CLIENTS` clients, with the interval of the lead model."""
     rows = rows[: style.MOST_CLIENTS]
     key, scale, title = ("rmse", 1, "RMSE") if numeric else ("accuracy", 100, "accuracy (%)")
-    figure, axes = style.blank(height=style.tall(len(rows)) + 0.3)
-    color = style.look(lead)["color"]
+    figure, axes = style.blank(height=style.rows_height(len(rows)) + 0.3)
+    color = style.line_style(lead)["color"]
     for place, row in enumerate(rows):
         ends = [scale * row.lower, scale * row.upper]
         axes.plot(ends, [place] * 2, color=color, linewidth=1.4)
 
     def points(model: str, **line: Any) -> None:
         values = [scale * row.measures(model).get(key, math.nan) for row in rows]
-        axes.plot(values, range(len(rows)), **style.look(model, linestyle="none", **line))
+        axes.plot(values, range(len(rows)), **style.line_style(model, linestyle="none", **line))
 
     points("personal")
     if any(row.global_ is not None for row in rows):
@@ -46,7 +46,7 @@ def plot_entropy_split(rows: Sequence[ClientRow], *, numeric: bool = False) -> F
     epistemic part beside it, which do not. The first `style.MOST_CLIENTS` clients are shown.
     """
     rows = rows[: style.MOST_CLIENTS]
-    figure, axes = style.blank(height=style.tall(len(rows)) + 0.3)
+    figure, axes = style.blank(height=style.rows_height(len(rows)) + 0.3)
     grey: dict[str, Any] = {"color": "0.75", "edgecolor": "0.25"}
     white: dict[str, Any] = {"color": "white", "edgecolor": "0.15", "hatch": "////"}
 
@@ -78,7 +78,7 @@ def plot_information_gain(gain: GainMap) -> Figure:
     """Clients by sites: darker where the client's posterior moved further from the server's; nats in the cells."""
     values = np.array(gain.kl[: style.MOST_CLIENTS], dtype=float)
     values[~np.isfinite(values)] = np.nan
-    figure, axes = style.blank(height=style.tall(len(values)) + 0.8)
+    figure, axes = style.blank(height=style.rows_height(len(values)) + 0.8)
     # The square root tells little from none.
     shade = PowerNorm(0.5, vmin=0.0, vmax=1.3 * np.fmax.reduce(values, axis=None, initial=1e-12))
     axes.imshow(values, cmap="Greys", norm=shade, aspect="auto", interpolation="nearest")

@@ -15,7 +15,7 @@ def plot_comparison(
     groups: Mapping[str, Sequence[float]], label: str, *, scale: float = 1.0
 ) -> Figure:
     """Values of the runs times ``scale`` by method, and each method's mean."""
-    figure, axes = style.blank(height=style.tall(2 * len(groups)))
+    figure, axes = style.blank(height=style.rows_height(2 * len(groups)))
     for place, values in enumerate(groups.values()):
         found = [scale * value for value in values if math.isfinite(value)]
         rows = [place] * len(found)

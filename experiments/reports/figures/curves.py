@@ -20,7 +20,7 @@ def plot_reliability(
     for name, curve in models.items():
         columns = np.array([curve.confidence, curve.accuracy, curve.count])
         x, y, count = columns[:, columns[2] > 0]
-        line = style.look(name)
+        line = style.line_style(name)
         marker, color = line["marker"], line["color"]
         axes.plot(x, y, **{**line, "marker": "None", "label": None, "linewidth": 1.2})
         axes.scatter(
@@ -53,7 +53,7 @@ def plot_risk_coverage(
     figure, axes = style.blank()
     for name, curve in models.items():
         risk = np.array(curve.risk) * (100 if percent else 1)
-        line = style.look(name, names, markevery=style.some(len(risk), 8))
+        line = style.line_style(name, names, markevery=style.marker_step(len(risk), 8))
         axes.plot(100 * np.array(curve.coverage), risk, **line)
     for share in (80, 90, 95):
         axes.axvline(share, color="0.8", linewidth=0.8, zorder=0)

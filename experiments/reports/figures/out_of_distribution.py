@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pyro_pfedbayes.experiments.reports.figures import style
-from pyro_pfedbayes.experiments.reports.schema import Corrupted, OodScore, ShiftLevel
+from pyro_pfedbayes.experiments.reports.schema import Corrupted, OodScore
 
 SCORE_NAMES: Mapping[str, str] = {
     "epistemic": "epistemic entropy",
@@ -66,9 +66,7 @@ def plot_detection(kinds: Mapping[str, Sequence[OodScore]]) -> Figure:
 
 def plot_corruptions(corrupted: Corrupted) -> Figure:
     """Accuracy, calibration error and entropy against the strength of the damage, a row a corruption."""
-    by_kind: dict[str, list[ShiftLevel]] = {}
-    for level in corrupted.levels:
-        by_kind.setdefault(level.corruption, []).append(level)
+    by_kind = corrupted.by_corruption
     lines = max(1, len(by_kind))
     figure, grid = style.panels(lines, 2, 0.9 + 1.6 * lines, ticks=8, sharex=True, sharey="col")
     for (kind, levels), row in zip(by_kind.items(), grid, strict=False):
@@ -80,7 +78,7 @@ def plot_corruptions(corrupted: Corrupted) -> Figure:
             axes.grid(color="0.92")
             axes.set_title(kind, fontsize=9, loc="left", parse_math=False)
             axes.set_ylabel(unit, fontsize=9)
-            style.whole_numbers(axes)
+            style.integer_ticks(axes)
     for axes in grid[-1]:
         axes.set_xlabel("strength (0: as they are)", fontsize=9)
     for axes in grid.flat:

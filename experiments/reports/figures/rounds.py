@@ -31,7 +31,7 @@ def plot_history(
             and isinstance(record[name].get(measure), int | float)
         ]
         if points:
-            line = style.look(name, names, markevery=style.some(len(points)))
+            line = style.line_style(name, names, markevery=style.marker_step(len(points)))
             axes.plot(*zip(*points, strict=True), **line)
     axes.set_ylabel(label)
     _rounds(axes, [record["round"] for record in records])
@@ -54,7 +54,9 @@ def plot_gain_history(records: Sequence[Mapping[str, Any]]) -> Figure:
         low, middle, high = np.transpose([np.quantile(total, [0.1, 0.5, 0.9]) for total in totals])
         axes.fill_between(rounds, low, high, color="0.85", label="middle 80 % of clients")
         line: dict[str, Any] = {"color": "black", "marker": "o", "markersize": 4}
-        axes.plot(rounds, middle, label="median client", markevery=style.some(len(gains)), **line)
+        axes.plot(
+            rounds, middle, label="median client", markevery=style.marker_step(len(gains)), **line
+        )
         sites = list(gains[-1])
         if 1 < len(sites) <= len(_SITE_LINES):
             for site, dashes in zip(sites, _SITE_LINES, strict=False):
@@ -74,4 +76,4 @@ def _rounds(axes: Axes, rounds: Sequence[int]) -> None:
         axes.set_xlim(rounds[0] - 1, rounds[0] + 1)
         axes.set_xticks([rounds[0]])
     else:
-        style.whole_numbers(axes)
+        style.integer_ticks(axes)

@@ -38,7 +38,7 @@ def blank(height: float = HEIGHT) -> tuple[Figure, Axes]:
     return figure, grid[0, 0]
 
 
-def look(model: str, names: Mapping[str, str] = MODELS, **changes: Any) -> dict[str, Any]:
+def line_style(model: str, names: Mapping[str, str] = MODELS, **changes: Any) -> dict[str, Any]:
     """How the line of ``personal`` or ``global`` is drawn."""
     shown = {**_LOOKS[model], "label": names[model], "markersize": 5, "linewidth": 1.6}
     return {**shown, **changes}
@@ -61,12 +61,12 @@ def legend_above(figure: Figure, *entries: Any, columns: int = 2, **options: Any
     figure.legend(*entries, fontsize=8, frameon=False, **place, **options)
 
 
-def some(count: int, most: int = 12) -> int:
+def marker_step(count: int, most: int = 12) -> int:
     """Step between the points of a line that have a marker."""
     return max(1, count // most)
 
 
-def tall(rows: int) -> float:
+def rows_height(rows: int) -> float:
     """Height in inches of a chart with so many rows."""
     return max(2.0, 0.9 + 0.24 * rows)
 
@@ -89,6 +89,6 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def whole_numbers(axes: Axes) -> None:
+def integer_ticks(axes: Axes) -> None:
     """Ticks of the horizontal axis at whole numbers only."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -22,7 +22,6 @@ from pyro_pfedbayes.experiments.reports.pages.headline import for_whom, how_good
 from pyro_pfedbayes.experiments.reports.pages.render import fragment, render
 from pyro_pfedbayes.experiments.reports.schema import ReportData
 
-_FEW = 4  # runs below which a standard deviation is a guess
 _FIGURES = ("pm_accuracy", "pm_rmse", "pm_nll", "pm_ece", "pm_coverage90", "unseen_auroc_epistemic")
 _RANKED = ("pm_accuracy", "gm_accuracy", "pm_rmse", "gm_rmse", "pm_nll", "pm_ece")
 _ARROWS: Mapping[str | None, str] = {"higher": " ↑", "lower": " ↓", None: ""}
@@ -46,8 +45,9 @@ def comparison_page(found: Comparison, reports: Sequence[ReportData]) -> str:
         title=f"{amount(len(reports), 'run')} of {amount(len(found.groups), 'method')} compared",
         subtitle="PM: personal models, GM: the global model; on test examples, at the last round",
         rankings=rankings,
-        several=len(kinds) > 1,
-        cautions=_cautions(found, kinds, bool(rankings)) + _incomplete(reports),
+        kinds=kinds,
+        fewest=min(len(group.folders) for group in found.groups),
+        reports=reports,
         sections=sections,
     )
 
@@ -77,46 +77,6 @@ def _ranked(found: Comparison, kind: str) -> list[tuple[str, str]]:
         best = "; ".join(f"{g.label}: {_cell(g, name)}" for g in ranked[:3])
         lines.append((_heading(name, found.outcome), best))
     return lines
-
-
-def _cautions(found: Comparison, kinds: Sequence[str], ranked: bool) -> list[str]:
-    """What to know before believing the ranking."""
-    cautions = []
-    if not ranked:
-        cautions.append(
-            "No two methods on the same data have a measure in common, so none is ranked."
-        )
-    if len(kinds) > 1:
-        cautions.append(
-            f"The runs differ in their data ({'; '.join(kinds)}), so methods are ranked and paired within the same "
-            "data only; figures on different data say nothing on which method is better."
-        )
-    if not ranked:
-        return cautions
-    fewest = min(len(group.folders) for group in found.groups)
-    if fewest < 2:
-        chance = "Some methods have one run only, so nothing tells whether differences are more than chance."
-    else:
-        chance = "± is the standard deviation over runs; a difference of about its size may well be chance."
-        if fewest < _FEW:
-            chance += f" Of {fewest} runs that deviation is itself little more than a guess."
-    return [*cautions, chance]
-
-
-def _incomplete(reports: Sequence[ReportData]) -> list[str]:
-    """Sentences on runs that lack something which others may have."""
-    unfinished = [r.folder for r in reports if not r.finished]
-    bare = [r.folder for r in reports if r.personal is None and r.finished]
-    point = [r.folder for r in reports if r.point]
-    sentences = [
-        (unfinished, "Not finished, or without a readable summary: {}."),
-        (bare, "Without predictions, so that only the figures of their summary are compared: {}."),
-        (
-            point,
-            "One set of weights, and so no epistemic part: {}; measures by that part are not defined.",
-        ),
-    ]
-    return [sentence.format(", ".join(folders)) for folders, sentence in sentences if folders]
 
 
 def _methods(found: Comparison) -> Markup:

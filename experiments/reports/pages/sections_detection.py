@@ -30,11 +30,6 @@ def detection_section(data: ReportData) -> Markup | None:
     kinds = {
         kind: getattr(data, part).scores for part, kind in _KINDS.items() if part not in missing
     }
-    scores = "; ".join(
-        f"{kind}: "
-        + ", ".join(f"{SCORE_NAMES.get(s.name, s.name)} {number(s.auroc.value)}" for s in scores)
-        for kind, scores in kinds.items()
-    )
     rows = [
         [
             f"{kind.removesuffix(' classes')}, {_SHORT.get(score.name, score.name)}",
@@ -49,28 +44,20 @@ def detection_section(data: ReportData) -> Markup | None:
         "detection.html.jinja",
         data=data,
         kinds=kinds,
-        scores=scores,
+        score_names=SCORE_NAMES,
         rows=rows,
         picture=plot_detection(kinds) if kinds else None,
         missing={_NAMES[part]: data.missing.get(part) for part in missing},
-        damage=None if data.corrupted is None else _damage(data.corrupted),
+        damage=None if data.corrupted is None else plot_corruptions(data.corrupted),
+        levels=[] if data.corrupted is None else _levels(data.corrupted),
     )
 
 
-def _damage(found: Corrupted) -> dict[str, object]:
-    """A figure of accuracy and certainty by the strength of the damage, in words and as rows of a table."""
-    falls = []
-    for kind in dict.fromkeys(level.corruption for level in found.levels):
-        levels = [level for level in found.levels if level.corruption == kind]
-        first, last = levels[0], levels[-1]
-        falls.append(
-            f"{kind}: accuracy {percent(first.accuracy)} to {percent(last.accuracy)} %, ECE {percent(first.ece)} to "
-            f"{percent(last.ece)} %, total entropy {number(first.total)} to {number(last.total)} nats"
-        )
+def _levels(corrupted: Corrupted) -> list[list[str]]:
+    """Rows of the table of damage."""
     # Examples as they are serve every corruption, and are shown once.
-    whole = [level for level in found.levels if not level.strength][:1]
-    damaged = [level for level in found.levels if level.strength]
-    rows = [
+    whole = [level for level in corrupted.levels if not level.strength][:1]
+    return [
         [
             f"{level.corruption} {level.strength}" if level.strength else "as they are",
             percent(level.accuracy),
@@ -80,12 +67,5 @@ def _damage(found: Corrupted) -> dict[str, object]:
             number(level.auroc.get("total")),
             number(level.auroc.get("epistemic")),
         ]
-        for level in [*whole, *damaged]
+        for level in [*whole, *(level for level in corrupted.levels if level.strength)]
     ]
-    ways = len({(level.corruption, level.strength) for level in damaged})
-    return {
-        "picture": plot_corruptions(found),
-        "falls": "; ".join(falls),
-        "rows": rows,
-        "ways": ways,
-    }

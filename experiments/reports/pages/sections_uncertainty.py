@@ -25,7 +25,6 @@ from pyro_pfedbayes.experiments.reports.figures.style import MODELS
 from pyro_pfedbayes.experiments.reports.pages.formatting import (
     SHORT,
     UNDEFINED,
-    amount,
     estimate,
     first_measure,
     number,
@@ -63,33 +62,19 @@ def numbers_section(data: ReportData) -> Markup | None:
     fit = data.numbers
     if fit is None:
         return None
-    blocks = [
-        (
-            plot_predicted_observed(fit),
-            f"Observed outcomes against predictions of {amount(len(fit.observed), 'test example')}.",
-            "On the dotted line predictions are exact.",
-        )
-    ]
     rows = [
         [f"{100 * level:.0f} %", percent(inside), number(width)]
         for level, inside, width in zip(fit.levels, fit.coverage, fit.width, strict=True)
     ]
-    if rows:
-        shares = ", ".join(f"{inside} % at {level}" for level, inside, _ in rows)
-        blocks += [
-            (
-                plot_interval_coverage(fit, MODELS[data.lead]),
-                f"Share of outcomes inside central intervals: {shares}.",
-                "Below the dotted line intervals hold fewer outcomes than they should, above it more.",
-            ),
-            (
-                plot_pit(fit),
-                f"Histogram of the probability integral transform: {', '.join(map(str, fit.pit))}.",
-                "Flat is calibrated; a bowl says that predictions are too narrow, a hump too wide, a slope that they "
-                "are off. Between the dashed lines lie 95 % of the bars of calibrated predictions.",
-            ),
-        ]
-    return fragment("numbers.html.jinja", data=data, blocks=blocks, rows=rows)
+    return fragment(
+        "numbers.html.jinja",
+        data=data,
+        fit=fit,
+        rows=rows,
+        observed=plot_predicted_observed(fit),
+        coverage=plot_interval_coverage(fit, MODELS[data.lead]) if rows else None,
+        pit=plot_pit(fit) if rows else None,
+    )
 
 
 def selective_section(data: ReportData) -> Markup | None:
@@ -132,7 +117,7 @@ def entropy_section(data: ReportData) -> Markup | None:
         return None
     key = "sd" if data.numeric else "entropy"
     rows = [dataclasses.replace(row, personal=row.measures(data.lead)) for row in data.clients]
-    rows.sort(key=lambda row: _falling(row.personal.get(key, math.nan)))
+    rows.sort(key=lambda row: _descending(row.personal.get(key, math.nan)))
     picture = plot_entropy_split(rows, numeric=data.numeric)
     return fragment("entropy.html.jinja", data=data, rows=rows, picture=picture)
 
@@ -164,13 +149,13 @@ def gain_section(data: ReportData) -> Markup | None:
     if data.gain is None:
         return None
     pairs = zip(data.gain.clients, data.gain.kl, strict=True)
-    clients, kl = zip(*sorted(pairs, key=lambda pair: _falling(sum(pair[1]))), strict=True)
+    clients, kl = zip(*sorted(pairs, key=lambda pair: _descending(sum(pair[1]))), strict=True)
     gain = GainMap(clients, data.gain.sites, kl)
     picture = plot_information_gain(gain)
     return fragment("gain.html.jinja", gain=gain, totals=[sum(row) for row in kl], picture=picture)
 
 
-def _falling(value: float) -> float:
+def _descending(value: float) -> float:
     """A key that sorts the largest first, and what is not defined last."""
     return -value if math.isfinite(value) else math.inf
 
