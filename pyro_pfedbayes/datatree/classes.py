@@ -20,11 +20,7 @@ Array = NDArray[Any]
 class ClassTable(DrawTable):
     """Running sums of class probabilities ``[n, C]`` over all draws, and labels drawn from the first draws.
 
-    Args:
-        y: Labels ``[n]``, -1 where unknown.
-        owners: Whose observation it is.
-        keep: Draws kept one by one; None for what fits, 0 for none.
-        seed: Seed of the labels that are drawn from the probabilities.
+    A label is -1 where unknown; ``seed`` is that of the labels drawn.
 
     Example:
         >>> table = ClassTable(np.array([0, 1]), Owners.of(np.array([0, 0])), keep=0)
@@ -92,14 +88,7 @@ class ClassTable(DrawTable):
 def class_statistics(
     mean: Array, aleatoric: Array, classes: Sequence[str] | None, dim: str = "observation"
 ) -> xr.Dataset:
-    """Mean class probabilities and their entropy in nats, split in two.
-
-    Args:
-        mean: Class probabilities averaged over draws ``[n, C]``.
-        aleatoric: Mean over draws of the entropy ``[n]``.
-        classes: Names of the C classes; default ``"0"``, ``"1"``, ….
-        dim: Name of the first dimension.
-    """
+    """Mean class probabilities ``[n, C]`` and their entropy in nats, split in two by its mean over draws."""
     import xarray as xr
 
     n, num_classes = mean.shape

@@ -73,17 +73,11 @@ class ClientMeans:
 
 
 class DrawTable(ABC):
-    """Running statistics over all draws of the weights, and the first draws one by one.
+    """Running statistics over all draws of the weights, and the first ``keep`` draws one by one.
 
     Rows may come in any pieces, but each draw has its rows, and each row its draws, in order. Memory does not grow
-    with the number of draws beyond ``keep``.
-
-    Args:
-        y: Outcomes ``[n]``.
-        known: Which of them are known ``[n]``.
-        owners: The client of each.
-        metrics: Names of what is averaged over a client's known observations, draw by draw.
-        keep: Draws kept one by one; None for what fits, 0 for none.
+    with the number of draws beyond ``keep``, which is what fits if None. ``metrics`` are averaged over a client's
+    ``known`` observations, draw by draw.
     """
 
     stored: ClassVar[type[np.generic]]

@@ -104,11 +104,7 @@ def to_datatree_numbers(
 class NumberTable(DrawTable):
     """Running moments over all draws, and the first draws one by one, in the data's own units.
 
-    Args:
-        y: Outcomes ``[n]`` in the model's units, NaN where missing.
-        owners: Whose observation it is.
-        target_scaling: (loc, scale) by which outcomes were standardised.
-        keep: Draws kept one by one; None for what fits, 0 for none.
+    Outcomes are in the model's units, NaN where missing; ``target_scaling`` is the (loc, scale) that made them so.
     """
 
     stored = np.float32

@@ -112,13 +112,7 @@ def adaptive_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> floa
 def classwise_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> float:
     """Mean over classes c of the ECE of p_c as the probability that the label is c (Kull et al. 2019).
 
-    Args:
-        probs: Class probabilities ``[n, C]``.
-        y: Labels ``[n]``.
-        bins: Number of equally wide bins.
-
-    Returns:
-        A number in [0, 1]; NaN if there are no examples. Classes that never occur count too.
+    In [0, 1]; classes that never occur count too. NaN without examples.
 
     Example:
         >>> round(classwise_calibration_error(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 1])), 6)

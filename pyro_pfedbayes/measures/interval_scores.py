@@ -175,16 +175,9 @@ def pit_values(draws: Tensor, y: Tensor, *, seed: int) -> Tensor:
 
 
 def pit_from_ranks(below: Tensor, equal: Tensor, draws: int, *, seed: int) -> Tensor:
-    """`pit_values` of draws that are not kept, from counts of them.
+    """`pit_values` of draws that are not kept, from counts of those below each outcome and equal to it ``[n]``.
 
-    Args:
-        below: Draws below each outcome ``[n]``.
-        equal: Draws equal to it ``[n]``.
-        draws: K.
-        seed: Seed of V.
-
-    Returns:
-        ``[n]`` in float64, in [0, 1]; NaN where the counts are.
+    NaN where the counts are.
 
     Example:
         >>> draws, y = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2.0])
@@ -198,19 +191,11 @@ def pit_from_ranks(below: Tensor, equal: Tensor, draws: int, *, seed: int) -> Te
 
 
 def inside_from_ranks(below: Tensor, equal: Tensor, draws: int, level: float) -> Tensor:
-    """Which outcomes lie in their central interval, from counts of draws that are not kept.
+    """Which outcomes lie in their central interval, from counts of draws that are not kept: 1, 0, or NaN.
 
     The interval lies between the draws at places (K + 1) p, or the next outward where that is no whole number: that of
-    `central_interval` for whole numbers, and one that holds the level at least for others.
-
-    Args:
-        below: Draws below each outcome ``[n]``.
-        equal: Draws equal to it ``[n]``.
-        draws: K.
-        level: Probability of the interval, in (0, 1).
-
-    Returns:
-        1 inside and 0 outside, float64 ``[n]``; NaN where the counts are, or if there are too few draws for the level.
+    `central_interval` for whole numbers, and one that holds the level at least for others. NaN where the counts are, or
+    if there are too few draws for the level.
 
     Example:
         >>> inside_from_ranks(torch.tensor([0, 1, 10, 19]), torch.zeros(4), 19, 0.9).tolist()

@@ -105,15 +105,7 @@ SUMMARIZED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def class_scores(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Each example's own part of the measures that are means: what bootstrap intervals are made from.
-
-    Args:
-        probs: Class probabilities ``[n, C]``.
-        y: Labels ``[n]``.
-
-    Returns:
-        ``accuracy`` (1 if right), ``nll`` (-log p in nats) and ``brier``, float64 ``[n]`` each; their means are
-        `accuracy`, `negative_log_likelihood` and `brier_score` of `pyro_pfedbayes.measures.scores`.
+    """Each example's own part of the measures that are means, float64 ``[n]``: what bootstraps are made from.
 
     Example:
         >>> import torch

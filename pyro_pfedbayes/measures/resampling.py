@@ -171,17 +171,7 @@ def accuracy_interval(
 
     With the prior Beta(a, b) and r of n right, the posterior is Beta(r + a, n - r + b); the default is Jeffreys' prior.
     As Brown, Cai & DasGupta (2001) advise, the lower end is 0 if none is right and the upper 1 if all are, so that the
-    interval holds the estimate. It has width where all are right, where a bootstrap has none. Quantiles from
-    ``scipy.special.betaincinv``.
-
-    Args:
-        right: Right predictions, whole numbers ``[N]`` or ``[]``.
-        total: Examples, likewise.
-        level: Probability of the interval, in (0, 1).
-        prior: (a, b), both > 0; (1, 1) is uniform.
-
-    Returns:
-        Intervals of the same shape, the estimate being r / n; NaN where there are no examples.
+    interval holds the estimate r / n. It has width where all are right, where a bootstrap has none. NaN of nothing.
 
     Example:
         >>> found = accuracy_interval(torch.tensor([20, 0]), torch.tensor([20, 0]))

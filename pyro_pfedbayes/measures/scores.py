@@ -9,14 +9,7 @@ from pyro_pfedbayes.measures.validation import labels, probabilities
 
 
 def accuracy(probs: Tensor, y: Tensor) -> Tensor:
-    """Share of examples whose most probable class is right.
-
-    Args:
-        probs: Class probabilities ``[n, C]``.
-        y: Labels ``[n]``.
-
-    Returns:
-        A scalar in [0, 1]; NaN if there are no examples.
+    """Share of examples whose most probable class is right; NaN if there are none.
 
     Example:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
@@ -76,11 +69,7 @@ def _checked(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def root_mean_squared_error(mean: Tensor, y: Tensor) -> Tensor:
-    """Root of the mean squared error of predicted numbers, in their units.
-
-    Args:
-        mean: Predictions ``[n]``.
-        y: Outcomes ``[n]``.
+    """Root of the mean squared error of predicted numbers ``[n]``, in their units.
 
     Example:
         >>> root_mean_squared_error(torch.tensor([0.0, 0.0]), torch.tensor([1.0, -7.0]))
@@ -90,24 +79,10 @@ def root_mean_squared_error(mean: Tensor, y: Tensor) -> Tensor:
 
 
 def mean_absolute_error(mean: Tensor, y: Tensor) -> Tensor:
-    """Mean absolute error of predicted numbers, in their units.
-
-    Args:
-        mean: Predictions ``[n]``.
-        y: Outcomes ``[n]``.
-    """
+    """Mean absolute error of predicted numbers ``[n]``, in their units."""
     return (mean.double() - y.double()).abs().mean()
 
 
 def interval_coverage(lower: Tensor, upper: Tensor, y: Tensor) -> Tensor:
-    """Share of outcomes within their intervals, ends included.
-
-    Args:
-        lower: Lower ends ``[n]``.
-        upper: Upper ends ``[n]``.
-        y: Outcomes ``[n]``.
-
-    Returns:
-        A scalar in [0, 1]; NaN if there are no examples.
-    """
+    """Share of outcomes ``[n]`` within their intervals, ends included; NaN if there are none."""
     return ((lower <= y) & (y <= upper)).double().mean()

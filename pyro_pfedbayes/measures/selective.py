@@ -82,15 +82,8 @@ def aurc(uncertainty: Tensor, error: Tensor) -> float:
 def excess_aurc(uncertainty: Tensor, error: Tensor) -> float:
     """AURC beyond that of the best possible order, the errors' own (Geifman, Uziel & El-Yaniv 2019).
 
-    It judges the uncertainty alone, where AURC also holds how often the model errs.
-
-    Args:
-        uncertainty: Higher is less sure, ``[n]``.
-        error: What each example costs, ``[n]``.
-
-    Returns:
-        A number >= 0, in the unit of the error; NaN if n is 0. It is 0 where all errors are equal (all right or all
-        wrong): every order is the best one then, and the measure tells nothing of the uncertainty.
+    It judges the uncertainty alone, where AURC also holds how often the model errs. It is 0 where all errors are equal:
+    every order is the best one then, and the measure tells nothing of the uncertainty. NaN without examples.
 
     Example:
         >>> excess_aurc(torch.tensor([0.1, 0.2]), torch.tensor([0.0, 1.0]))

@@ -15,19 +15,9 @@ _SLACK_HALF = 2e-2
 
 
 def vector(values: Tensor, name: str, *, finite: bool = False) -> Tensor:
-    """One number an example, as float64 ``[n]``.
-
-    Args:
-        values: Numbers or truth values ``[n]``.
-        name: What to call them in a message.
-        finite: Whether infinities are refused as well as NaN.
-
-    Returns:
-        They, detached, in float64 on their own device.
+    """One number an example, detached, float64 ``[n]``; NaN is refused, and infinities if it is to be ``finite``.
 
     Example:
-        >>> vector(torch.tensor([True, False]), "right")
-        tensor([1., 0.], dtype=torch.float64)
         >>> vector(torch.tensor([0.1, float("nan")]), "uncertainty")
         Traceback (most recent call last):
         ...
@@ -43,14 +33,7 @@ def vector(values: Tensor, name: str, *, finite: bool = False) -> Tensor:
 
 
 def probabilities(probs: Tensor, name: str = "probs") -> Tensor:
-    """Class probabilities ``[n, C]``, looked over.
-
-    Args:
-        probs: What should be probabilities, one row an example.
-        name: What to call them in a message.
-
-    Returns:
-        The same tensor, detached.
+    """The class probabilities ``[n, C]``, detached, once each row has been checked.
 
     Example:
         >>> probabilities(torch.tensor([[0.5, 0.6]]))
@@ -77,15 +60,7 @@ def probabilities(probs: Tensor, name: str = "probs") -> Tensor:
 
 
 def labels(y: Tensor, probs: Tensor) -> Tensor:
-    """Labels ``[n]`` that go with ``probs [n, C]``, looked over.
-
-    Args:
-        y: Labels.
-        probs: Class probabilities they are judged by.
-
-    Returns:
-        They, as int64.
-    """
+    """Labels ``[n]`` that go with ``probs [n, C]``, as int64, checked; -1, an unknown one, is refused."""
     if y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise UserError(f"y must hold integer labels [n], not {y.dtype} {list(y.shape)}")
     same_length(len(probs), y=y)
@@ -101,24 +76,14 @@ def labels(y: Tensor, probs: Tensor) -> Tensor:
 
 
 def same_length(n: int, **tensors: Tensor) -> None:
-    """Require tensors to hold one entry for each of n examples.
-
-    Args:
-        n: Number of examples.
-        **tensors: What to look at, by name.
-    """
+    """Require tensors, by name, to hold one entry for each of n examples."""
     for name, tensor in tensors.items():
         if tensor.ndim == 0 or len(tensor) != n:
             raise UserError(f"{name} has shape {list(tensor.shape)}; wanted one for {n} examples")
 
 
 def level_of(level: float, name: str = "level") -> float:
-    """A probability strictly between 0 and 1.
-
-    Args:
-        level: What should be one.
-        name: What to call it in a message.
-    """
+    """A probability strictly between 0 and 1."""
     if not (isinstance(level, int | float) and math.isfinite(level) and 0 < level < 1):
         raise UserError(f"{name} is {level!r}: give a number between 0 and 1, such as 0.95")
     return float(level)
