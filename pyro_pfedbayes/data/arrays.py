@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_pfedbayes.data.array_outcomes import read_outcome
+from pyro_pfedbayes.data.targets import read_target
 from pyro_pfedbayes.errors import UserError
 
 Array = NDArray[Any]
@@ -45,7 +45,7 @@ def read_npz(path: Path, standardise: bool = True, target: str = "auto") -> dict
         _check_inputs(part, arrays[f"y{suffix}"], where, suffix)
     lengths = [len(part) for part in inputs]
     x, scaling = _inputs(inputs, where, lengths[0] if standardise else None)
-    y, classes = read_outcome(arrays, suffixes, where, target)
+    y, classes = read_target(arrays, suffixes, where, target)
     test_mask = torch.arange(len(x)) >= lengths[0] if len(lengths) == 2 else None
     return {
         **{"x": x, "y": y, "classes": classes, "test_mask": test_mask, "scaling": scaling},

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.data.arrays import read_npz
-from pyro_pfedbayes.data.embedded_tables import TABLES, load_table
+from pyro_pfedbayes.data.sklearn_tables import TABLES, load_table
 from pyro_pfedbayes.errors import UserError, unknown
 
 

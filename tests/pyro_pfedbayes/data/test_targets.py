@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_pfedbayes.data.array_outcomes import read_outcome
 from pyro_pfedbayes.data.datasets import Dataset, load_dataset
+from pyro_pfedbayes.data.targets import read_target
 from tests.helpers import message
 
 X = np.arange(8.0).reshape(4, 2)
@@ -93,5 +93,5 @@ def test_bad_outcomes_end_with_one_clear_line(
 
 
 def test_foreign_byte_orders_are_read() -> None:
-    y, _ = read_outcome({"y": np.array([1.5, 2.0], dtype=">f8")}, ("",), "mine.npz")
+    y, _ = read_target({"y": np.array([1.5, 2.0], dtype=">f8")}, ("",), "mine.npz")
     assert y.tolist() == [1.5, 2.0]

@@ -17,7 +17,7 @@ TARGETS = ("auto", "class", "number")
 _AS_NUMBERS = "; data.target=number reads them as numbers"
 
 
-def read_outcome(
+def read_target(
     arrays: Mapping[str, Array], suffixes: tuple[str, ...], where: str, target: str = "auto"
 ) -> tuple[Tensor, tuple[str, ...]]:
     """``y``, or ``y_train`` and ``y_test``: int64 ``[n]`` and names of C classes, or float32 ``[n]`` and none.
@@ -27,9 +27,9 @@ def read_outcome(
     whole, and no array ``classes`` names any.
 
     Example:
-        >>> read_outcome({"y": np.array([0.5, np.nan])}, ("",), "mine.npz")
+        >>> read_target({"y": np.array([0.5, np.nan])}, ("",), "mine.npz")
         (tensor([0.5000,    nan]), ())
-        >>> read_outcome({"y": np.array([1.0, 0.0])}, ("",), "mine.npz")
+        >>> read_target({"y": np.array([1.0, 0.0])}, ("",), "mine.npz")
         (tensor([1, 0]), ('0', '1'))
     """
     if target not in TARGETS:
