@@ -17,8 +17,8 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
 from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
-from pyro_pfedbayes.models.declared import Declaration, Outcome, PrivateGuide
-from pyro_pfedbayes.models.likelihoods import Likelihood, check_exposure
+from pyro_pfedbayes.models.declared import Declaration, PrivateGuide
+from pyro_pfedbayes.models.likelihoods import Likelihood, Outcome, check_exposure
 from pyro_pfedbayes.models.roles import PriorSpec, Role, assign_roles
 from pyro_pfedbayes.models.settings import local_parameters
 from pyro_pfedbayes.models.sites import (

@@ -18,8 +18,6 @@ from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.models.likelihoods.base import Outcome
 from pyro_pfedbayes.models.roles import Role
 
-__all__ = ["Declaration", "DeclaredModel", "Outcome", "PrivateGuide"]
-
 PrivateGuide = Callable[[Any], Any]
 """Makes a Pyro AutoGuide from a model, such as the class ``AutoMultivariateNormal`` itself."""
 

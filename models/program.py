@@ -16,8 +16,8 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
-from pyro_pfedbayes.models.declared import Declaration, Outcome, PrivateGuide
-from pyro_pfedbayes.models.likelihoods import check_exposure
+from pyro_pfedbayes.models.declared import Declaration, PrivateGuide
+from pyro_pfedbayes.models.likelihoods import Outcome, check_exposure
 from pyro_pfedbayes.models.roles import Role, assign_roles
 from pyro_pfedbayes.models.sites import (
     OBSERVATION,

@@ -9,16 +9,14 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions import constraints
+from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.families.clients import inverse_softplus
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.settings import local_parameters
-
-__all__ = ["MeanFieldGuide", "inverse_softplus"]
 
 
 class MeanFieldGuide(PyroModule):  # type: ignore[misc]
@@ -63,7 +61,8 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
                 (self.scales, start.scale, constraints.softplus_positive),
             ):
                 copy = value[name].detach().clone()
-                _set(root, name, PyroParam(copy, constraint=support, event_dim=len(shape)))
+                with local_parameters():
+                    deep_setattr(root, name, PyroParam(copy, support, event_dim=len(shape)))
 
     def posterior(self) -> MeanFieldGaussian:
         """The present q^i, stacked and detached."""
@@ -96,13 +95,3 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
                 )
                 for name, shape in model.weight_shapes.items()
             }
-
-
-def _set(root: PyroModule, dotted: str, value: PyroParam) -> None:
-    *parents, leaf = dotted.split(".")
-    for parent in parents:
-        if not hasattr(root, parent):
-            with local_parameters():
-                setattr(root, parent, PyroModule())
-        root = getattr(root, parent)
-    setattr(root, leaf, value)

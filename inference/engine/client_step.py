@@ -36,8 +36,6 @@ from pyro_pfedbayes.models.bayesian import BayesianModel
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.models.settings import pyro_local
 
-__all__ = ["ClientObjective", "EngineMode", "GradientEngine"]
-
 EngineMode = Literal["eager", "traced", "compiled"]
 
 Tensors = Mapping[str, Tensor]

@@ -101,6 +101,14 @@ class Census:
         return frozenset(found)
 
 
+def suited_weights(examples: int, loss: Callable[[Census], Tensor]) -> frozenset[str]:
+    """Weights that qualify, from losses of either half of the examples."""
+    with torch.enable_grad():
+        halves = Census(examples), Census(examples, odd=True)
+        first, second = (census.suited(loss(census)) for census in halves)
+    return first & second
+
+
 @dataclass(frozen=True)
 class Estimator:
     """How the noise of layers is drawn."""
@@ -118,13 +126,20 @@ class LayerNoise(TorchFunctionMode):
     """
 
     def __init__(
-        self, estimator: Estimator, moments: Moments, randn: Randn, watch: Watch | None = None
+        self,
+        estimator: Estimator,
+        moments: Moments,
+        randn: Randn,
+        watch: Watch | None = None,
+        values: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.estimator = estimator
         self.moments, self._randn, self._watch = moments, randn, watch
         self.computed = 0
         self._known: dict[int, tuple[str, Tensor]] = {}
+        for name, value in (values or {}).items():
+            self.register(name, value)
 
     def register(self, name: str, value: Tensor) -> None:
         """Remember which site a tensor is the value of; it is kept alive, so that its identity stays its own."""
@@ -277,9 +292,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     """Tensors in an argument or a result, however nested."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, tuple | list):
-        for part in value:
+    elif isinstance(value, Mapping | tuple | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(part)

@@ -18,7 +18,12 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.objective.estimators import Census, Estimator, LayerNoise
+from pyro_pfedbayes.inference.objective.estimators import (
+    Census,
+    Estimator,
+    LayerNoise,
+    suited_weights,
+)
 
 PROBED_ROWS = 4
 
@@ -132,9 +137,7 @@ class _Handler(Messenger):  # type: ignore[misc]
         def perturbed(
             weights: dict[str, Tensor], known: dict[str, tuple[Tensor, Tensor]], x: Tensor
         ) -> Any:
-            live = LayerNoise(Estimator(self.kind, suited), known, _fresh_noise)
-            _register(live, weights)
-            with live:
+            with LayerNoise(Estimator(self.kind, suited), known, _fresh_noise, values=weights):
                 return call(weights, x)
 
         msg["value"] = torch.func.vmap(perturbed, randomness="different")(weights, known, x)
@@ -153,15 +156,13 @@ class _Handler(Messenger):  # type: ignore[misc]
             one = {k: v[0].clone() for k, v in weights.items()}
             moments = {k: (loc[0], scale[0]) for k, (loc, scale) in known.items()}
             rows = x[0, :PROBED_ROWS]
-        found = []
-        for census in (Census(len(rows)), Census(len(rows), odd=True)):
-            live = LayerNoise(Estimator(self.kind), moments, _no_noise, census)
-            with torch.enable_grad():
-                _register(live, one)
-                with live:
-                    out = call(one, rows)
-                found.append(census.suited(out[census.rows.to(out.device)].square().sum()))
-        return found[0] & found[1]
+
+        def loss(census: Census) -> Tensor:
+            with LayerNoise(Estimator(self.kind), moments, _no_noise, census, one):
+                out: Tensor = call(one, rows)
+            return out[census.rows.to(out.device)].square().sum()
+
+        return suited_weights(len(rows), loss)
 
 
 class LocalReparameterization(_Handler):
@@ -204,11 +205,6 @@ class Flipout(_Handler):
     """
 
     kind = "flipout"
-
-
-def _register(live: LayerNoise, weights: dict[str, Tensor]) -> None:
-    for name, value in weights.items():
-        live.register(name, value)
 
 
 def _no_noise(shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from pyro_pfedbayes.datatree.groups import draws_that_fit
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 from pyro_pfedbayes.inference.beliefs.client_objective import POINT
 from pyro_pfedbayes.inference.beliefs.points import PointBelief, point_layout
 from pyro_pfedbayes.inference.beliefs.private_guides import PRIVATE
-from pyro_pfedbayes.inference.beliefs.sites import Belief, SiteBelief, w_of
+from pyro_pfedbayes.inference.beliefs.sites import Belief, SiteBelief
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 if TYPE_CHECKING:
@@ -138,22 +137,19 @@ def information_gain(model: DeclaredModel, stacked: Belief, w: Belief) -> dict[s
     declared = model.declaration
     if not declared.shared.shapes or isinstance(stacked, PointBelief):
         return {}
-    pair = _mean_field(model, stacked, w)
-    if pair is None:
-        assert isinstance(stacked, SiteBelief)
+    if isinstance(stacked, SiteBelief) and not declared.mean_field:
         assert isinstance(w, SiteBelief)
         try:
             return {"all": stacked.kl(w)}
         except UserError:
             return {"all": torch.full((stacked.clients or 1,), torch.nan)}
-    q, p = pair
-    found = {}
-    for name in declared.shared.shapes:
-        own = MeanFieldGaussian.unchecked({name: q.loc[name]}, {name: q.scale[name]}, stacked=True)
-        found[name] = own.kl(
-            MeanFieldGaussian.unchecked({name: p.loc[name]}, {name: p.scale[name]})
-        )
-    return found
+    q, p = _gaussian(stacked), _gaussian(w)
+
+    def only(belief: MeanFieldGaussian, site: str) -> MeanFieldGaussian:
+        loc, scale = ({site: part[site]} for part in (belief.loc, belief.scale))
+        return MeanFieldGaussian.unchecked(loc, scale, belief.stacked)
+
+    return {name: only(q, name).kl(only(p, name)) for name in declared.shared.shapes}
 
 
 def unconstrained_moments(
@@ -169,39 +165,36 @@ def unconstrained_moments(
         points = point_layout(model).unflatten(stacked.theta)
         return {name: (loc, torch.zeros_like(loc)) for name, loc in points.items()}
     declared, params = model.declaration, stacked.params
-    found: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def add(layout: FlatLayout, loc: Tensor, scale: Tensor) -> None:
-        locs, scales = layout.unflatten(loc), layout.unflatten(scale)
-        found.update({name: (locs[name], scales[name]) for name in layout.shapes})
-
+    parts = []
     if declared.shared.shapes:
-        add(declared.shared, declared.guide.mean(params), declared.guide.std(params))
-    if declared.private.shapes and PRIVATE + "rho" in params:
-        add(declared.private, params[PRIVATE + "loc"], F.softplus(params[PRIVATE + "rho"]))
-    elif declared.private.shapes:
-        some = next(iter(params.values()))
-        unknown = some.new_full((len(some), declared.private.size), torch.nan)
-        add(declared.private, unknown, unknown)
+        parts.append((declared.shared, declared.guide.mean(params), declared.guide.std(params)))
+    if declared.private.shapes:
+        if PRIVATE + "rho" in params:
+            loc, scale = params[PRIVATE + "loc"], F.softplus(params[PRIVATE + "rho"])
+        else:
+            some = next(iter(params.values()))
+            loc = scale = some.new_full((len(some), declared.private.size), torch.nan)
+        parts.append((declared.private, loc, scale))
     if declared.point.shapes:
-        add(declared.point, params[POINT], torch.zeros_like(params[POINT]))
+        parts.append((declared.point, params[POINT], torch.zeros_like(params[POINT])))
+    found = {
+        name: (mean, deviation)
+        for layout, loc, scale in parts
+        for (name, mean), deviation in zip(
+            layout.unflatten(loc).items(), layout.unflatten(scale).values(), strict=True
+        )
+    }
     return {name: found[name] for name in declared.shapes}
 
 
-def _mean_field(
-    model: DeclaredModel, stacked: Belief, w: Belief
-) -> tuple[MeanFieldGaussian, MeanFieldGaussian] | None:
-    """The two as Gaussians over the shared sites, if they are mean-field Gaussians."""
-    if isinstance(stacked, MeanFieldGaussian) and isinstance(w, MeanFieldGaussian):
-        return stacked, w
-    declared = model.declaration
-    if not declared.mean_field:
-        return None
-    assert isinstance(stacked, SiteBelief)
-    assert isinstance(w, SiteBelief)
-    held = w_of(w.params)
-    q = declared.shared.gaussian(stacked.params["loc"], F.softplus(stacked.params["rho"]))
-    return q, declared.shared.gaussian(held["loc"], held["scale"])
+def _gaussian(belief: Belief) -> MeanFieldGaussian:
+    """A mean-field belief as Gaussians over the shared sites."""
+    if isinstance(belief, MeanFieldGaussian):
+        return belief
+    assert isinstance(belief, SiteBelief)
+    params = belief.params
+    scale = params["scale"] if belief.of_server else F.softplus(params["rho"])
+    return belief.model.declaration.shared.gaussian(params["loc"], scale)
 
 
 def _mean_of_each(values: Tensor) -> Tensor:

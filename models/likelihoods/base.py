@@ -12,16 +12,6 @@ from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError, nearest
 
-__all__ = [
-    "ClassLikelihood",
-    "Likelihood",
-    "Missing",
-    "NumberLikelihood",
-    "Outcome",
-    "check_exposure",
-    "check_positive",
-]
-
 Outcome = Literal["class", "number"]
 """What is observed: one of C classes (int64, -1 where unknown), or a number (float32, NaN where missing)."""
 

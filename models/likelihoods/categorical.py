@@ -13,8 +13,6 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.models.likelihoods.base import ClassLikelihood, check_positive
 
-__all__ = ["Bernoulli", "Categorical", "WeightedCategorical"]
-
 
 @dataclass(frozen=True)
 class Bernoulli(ClassLikelihood):

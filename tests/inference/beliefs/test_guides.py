@@ -4,7 +4,8 @@ from pyro import poutine
 from pyro.infer import Predictive
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.beliefs.guides import MeanFieldGuide, inverse_softplus
+from pyro_pfedbayes.families.clients import inverse_softplus
+from pyro_pfedbayes.inference.beliefs.guides import MeanFieldGuide
 from pyro_pfedbayes.models.settings import pyro_local
 from tests.helpers import random_batch, random_gaussian, tiny_model
 
