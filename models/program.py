@@ -22,7 +22,6 @@ from pyro_pfedbayes.models.roles import Role, assign_roles
 from pyro_pfedbayes.models.sites import (
     OBSERVATION,
     HasSites,
-    Site,
     find_sites,
     plain_reason,
     seeded,
@@ -91,27 +90,34 @@ class ProgramModel(HasSites):
             raise UserError(f"scale is {scale}; it must be a positive number")
         self.program = program
         self.data, self.missing = data, missing
-        self.covariates = _covariates(program)
         self.name = getattr(program, "__name__", "program")
+        parameters = tuple(inspect.signature(program).parameters)
+        if len(parameters) < 2:
+            raise UserError(f"a program takes x and y, as in def {self.name}(x, y=None)")
+        self.covariates = parameters[2:]
         nodes = self._prototype()
-        sites = find_sites(nodes)
+        self.sites = find_sites(nodes)
         _check_observation(nodes, self.name)
-        self._check_shapes(sites)
+        for name, site in find_sites(self._prototype(rows=3)).items():
+            if name not in self.sites or self.sites[name].shape != site.shape:
+                raise UserError(
+                    f"program {self.name!r}: the shape of site {name!r} depends on the number of examples; "
+                    "sites are what clients share, so it must be fixed (only 'y' goes into the plate over the data)"
+                )
         y = nodes[OBSERVATION]["value"]
         with seeded(0):
             observed = site_trace(self._run, self._inputs(len(y)), y)[OBSERVATION]["is_observed"]
         if not observed:
             raise UserError(f"program {self.name!r} draws site 'y' whatever y is; give it obs=y")
-        assigned = assign_roles(sites, roles)
+        assigned = assign_roles(self.sites, roles)
         for name, role in assigned.items():
             if role.prior is not None:
                 raise UserError(
                     f"roles: site {name!r}: the program says its prior itself; give 'private' alone"
                 )
-        self.sites = sites
         families = {"server": server, "guide": guide}
         self.declaration = Declaration(
-            {name: site.shape for name, site in sites.items()},
+            {name: site.shape for name, site in self.sites.items()},
             assigned,
             private_guide=private_guide,
             own_prior=True,
@@ -158,11 +164,7 @@ class ProgramModel(HasSites):
 
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> dist.TorchDistribution:
         """Distribution of the observations, batch ``[n]``, for given values of all sites."""
-        given = (
-            poutine.condition(self.client_program, data=dict(values))
-            if values
-            else self.client_program
-        )
+        given = poutine.condition(self.client_program, data=dict(values))
         fn: dist.TorchDistribution = site_trace(given, x, None)[OBSERVATION]["fn"]
         return fn
 
@@ -209,8 +211,7 @@ class ProgramModel(HasSites):
             fits = fits | ~self.known(y)
         if not bool(fits.all()):
             row = int((~fits).int().argmax())
-            known = bool(self.known(y[row]))
-            hint = "" if known else "; missing='mask' leaves such examples out"
+            hint = "" if self.known(y[row]) else "; missing='mask' leaves such examples out"
             raise UserError(
                 f"{where}: outcome {y[row].item():g} of row {row} lies outside the support of site 'y' "
                 f"of program {self.name!r} ({self.support}){hint}"
@@ -240,15 +241,6 @@ class ProgramModel(HasSites):
                 + _reason(problem)
             ) from problem
 
-    def _check_shapes(self, sites: Mapping[str, Site]) -> None:
-        nodes = self._prototype(rows=3)
-        for name, site in find_sites(nodes).items():
-            if name not in sites or sites[name].shape != site.shape:
-                raise UserError(
-                    f"program {self.name!r}: the shape of site {name!r} depends on the number of examples; "
-                    "sites are what clients share, so it must be fixed (only 'y' goes into the plate over the data)"
-                )
-
     def _start(self, given: Mapping[str, Any], scale: float) -> MeanFieldGaussian:
         values = typical_values(
             self.client_program, (self._inputs(), None), self.sites, self.data.seed
@@ -268,15 +260,6 @@ class ProgramModel(HasSites):
             values[name] = free
         spread = {name: torch.full_like(value, scale) for name, value in values.items()}
         return MeanFieldGaussian(values, spread)
-
-
-def _covariates(program: Callable[..., Any]) -> tuple[str, ...]:
-    names = list(inspect.signature(program).parameters)
-    if len(names) < 2:
-        raise UserError(
-            f"a program takes x and y, as in def {getattr(program, '__name__', 'program')}(x, y=None)"
-        )
-    return tuple(names[2:])
 
 
 def _check_observation(nodes: Mapping[str, Mapping[str, Any]], name: str) -> None:

@@ -244,10 +244,8 @@ class GradientEngine:
         try:
             with pyro_local():
                 if self.estimator != "plain":
-                    objective = replace(objective, estimator=Estimator(self.estimator))
-                    suited = objective.suited_sites(one, w, x[0], y[0])
-                    fitted = self._fitted(self.estimator, suited, own_prior, one, w)
-                    objective = replace(objective, estimator=fitted)
+                    estimator = self._fitted(objective, one, w, x[0], y[0])
+                    objective = replace(objective, estimator=estimator)
                 size = objective.noise_size(one, w, x[0], y[0])
         except NotImplementedError as problem:
             raise UserError(f"the model cannot be trained: {problem}") from problem
@@ -255,16 +253,18 @@ class GradientEngine:
         return objective, size
 
     def _fitted(
-        self, kind: EstimatorKind, suited: frozenset[str], own_prior: bool, one: Tensors, w: Tensors
+        self, objective: ClientLoss, one: Tensors, w: Tensors, x: Tensor, y: Tensor
     ) -> Estimator:
-        declared = self.model.declaration
+        """The estimator with the weights that it may be used for, found by running the objective."""
+        declared, kind = self.model.declaration, self.estimator
+        probe = replace(objective, estimator=Estimator(kind))
+        suited, undrawn = probe.suited_sites(one, w, x, y), frozenset[str]()
         if not suited:
             raise UserError(
                 f"estimator is {kind!r}, but no linear layer or convolution has a random weight to itself, "
                 "example by example; use estimator 'plain'"
             )
-        undrawn: frozenset[str] = frozenset()
-        if kind == "local" and not own_prior and declared.shared.shapes:
+        if kind == "local" and not objective.own_prior and declared.shared.shapes:
             q, p = declared.guide.distribution(one), declared.server.distribution(w)
             # A divergence that is estimated needs the draw itself.
             with contextlib.suppress(NotImplementedError):

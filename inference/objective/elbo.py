@@ -30,9 +30,10 @@ class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
 
     def client_losses(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Negative ELBO of each client, ``[N]`` in nats, averaged over ``num_particles`` draws."""
-        total = self._particle(model, guide, args, kwargs)
-        for _ in range(self.num_particles - 1):
-            total = total + self._particle(model, guide, args, kwargs)
+        losses: list[Any] = [
+            sum(_terms(model, guide, args, kwargs)) for _ in range(self.num_particles)
+        ]
+        total: Tensor = sum(losses)
         return total / self.num_particles if self.num_particles > 1 else total
 
     def total_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -56,13 +57,6 @@ class ClientELBO(TraceMeanField_ELBO):  # type: ignore[misc]
             loss.backward()
         return float(loss.detach())
 
-    def _particle(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: Any) -> Tensor:
-        loss: Tensor | float = 0.0
-        for term in _terms(model, guide, args, kwargs):
-            loss = loss + term
-        assert isinstance(loss, Tensor)
-        return loss
-
 
 def _terms(
     model: Any, guide: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -70,13 +64,14 @@ def _terms(
     """What adds up to the negative ELBO of one draw, a term a site, each with its batch shape."""
     guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
     model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
-    if pyro.settings.get("validate_infer"):
-        _check_sites(model_trace, guide_trace)
+    validate = pyro.settings.get("validate_infer")
     for name, site in model_trace.nodes.items():
         if not _is_random(site):
             continue
         if site["is_observed"]:
             yield -_log_prob(model_trace, name)
+        elif validate and name not in guide_trace.nodes:
+            raise ValueError(f"site {name!r} is in the model and not in the guide")
         else:
             yield _divergence(model_trace, guide_trace, name)
     for name, site in guide_trace.nodes.items():
@@ -96,15 +91,8 @@ def _divergence(model_trace: Trace, guide_trace: Trace, name: str) -> Tensor:
 
 def _log_prob(trace: Trace, name: str) -> Tensor:
     trace.compute_log_prob(lambda candidate, _: candidate == name)
-    value: Tensor = trace.nodes[name]["log_prob"]
-    return value
+    return trace.nodes[name]["log_prob"]  # type: ignore[no-any-return]
 
 
 def _is_random(site: Any) -> bool:
     return site["type"] == "sample" and not is_bookkeeping(site)
-
-
-def _check_sites(model_trace: Trace, guide_trace: Trace) -> None:
-    for name, site in model_trace.nodes.items():
-        if _is_random(site) and not site["is_observed"] and name not in guide_trace.nodes:
-            raise ValueError(f"site {name!r} is in the model and not in the guide")

@@ -37,13 +37,11 @@ class ReplayedNoise(TorchFunctionMode):
         self._noise = noise
         self.used = 0
 
-    def take(self, shape: tuple[int, ...], like: Tensor | None = None) -> Tensor:
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """The next ``prod(shape)`` numbers, in that shape; without a vector zeros that are like ``like``."""
         count = math.prod(shape)
         begin, self.used = self.used, self.used + count
         if self._noise is None:
-            if like is None:
-                return torch.zeros(shape)
             return torch.zeros(shape, dtype=like.dtype, device=like.device)
         return self._noise.narrow(-1, begin, count).reshape(shape)
 
@@ -68,7 +66,7 @@ class ReplayedNoise(TorchFunctionMode):
                 return self._normal(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _draw(self, shape: tuple[int, ...], like: Tensor | None, *, normal: bool) -> Tensor:
+    def _draw(self, shape: tuple[int, ...], like: Tensor, *, normal: bool) -> Tensor:
         noise = self.take(shape, like)
         if normal:
             return noise

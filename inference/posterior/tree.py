@@ -21,9 +21,6 @@ from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.federation.loop import Federation, Result
 from pyro_pfedbayes.inference.federation.state import FederationState
 from pyro_pfedbayes.inference.posterior.out_of_distribution import (
-    CORRUPTED_LIMIT,
-    FOREIGN_LIMIT,
-    UNSEEN_LIMIT,
     corrupted_predictions,
     corrupted_statistics,
     foreign_examples,
@@ -48,16 +45,6 @@ from pyro_pfedbayes.versions import versions
 
 if TYPE_CHECKING:
     import xarray as xr
-
-__all__ = [
-    "CORRUPTED_LIMIT",
-    "FOREIGN_LIMIT",
-    "UNSEEN_LIMIT",
-    "posterior_datatree",
-    "run_attributes",
-    "to_datatree",
-    "unseen_examples",
-]
 
 Attributes = Mapping[str, str | int | float]
 

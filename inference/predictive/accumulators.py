@@ -226,15 +226,12 @@ def _central(ordered: Tensor, whole: bool) -> tuple[Tensor, Tensor]:
     below = int(place)
     share = 0.0 if whole else place - below
     inner = min(below + 1, last)
-    return (
-        _between(ordered[below], ordered[inner], share),
-        _between(ordered[last - below], ordered[last - inner], share),
-    )
-
-
-def _between(one: Tensor, other: Tensor, share: float) -> Tensor:
-    # Not by torch.lerp: between two equal infinities it would give NaN.
-    return one if share == 0 else torch.where(one == other, one, one + share * (other - one))
+    ends = ordered[[below, last - below]]
+    if share:
+        # Not by torch.lerp: between two equal infinities it would give NaN.
+        next_in = ordered[[inner, last - inner]]
+        ends = torch.where(ends == next_in, ends, ends + share * (next_in - ends))
+    return ends[0], ends[1]
 
 
 def _crps(outcomes: Tensor, y: Tensor, draws: int) -> Tensor:

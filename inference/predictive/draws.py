@@ -156,33 +156,20 @@ def posterior_predictive(
         >>> posterior_predictive(model, model.prior, torch.zeros(2, 4), draws=5).sum(-1)
         tensor([1., 1.])
     """
-    if belief.stacked:
-        if belief.clients != len(x):
-            raise UserError(f"x has {len(x)} rows of inputs for {belief.clients} clients")
-        return torch.stack(
-            [
-                _average(model, belief.client(i), rows, draws, seed, f"client {i}", chunk)
-                for i, rows in enumerate(x)
-            ]
-        )
-    return _average(model, belief, x, draws, seed, "alone", chunk)
 
+    def average(one: Belief, rows: Tensor, key: str) -> Tensor:
+        stream = predictive_streams(seed, one.device, key).weights
+        predictions = predictive_draws(model, one, rows, draws, stream, chunk=chunk)
+        total = next(predictions)
+        for prediction in predictions:
+            total.add_(prediction)
+        return total / draws
 
-def _average(
-    model: DeclaredModel,
-    belief: Belief,
-    x: Tensor,
-    draws: int,
-    seed: int,
-    key: str,
-    chunk: int,
-) -> Tensor:
-    stream = predictive_streams(seed, belief.device, key).weights
-    total: Tensor | None = None
-    for prediction in predictive_draws(model, belief, x, draws, stream, chunk=chunk):
-        total = prediction if total is None else total.add_(prediction)
-    assert total is not None
-    return total / draws
+    if not belief.stacked:
+        return average(belief, x, "alone")
+    if belief.clients != len(x):
+        raise UserError(f"x has {len(x)} rows of inputs for {belief.clients} clients")
+    return torch.stack([average(belief.client(i), rows, f"client {i}") for i, rows in enumerate(x)])
 
 
 def predictor(

@@ -18,7 +18,8 @@ from pyro_pfedbayes.datatree import groups as datatree_core
 from pyro_pfedbayes.families import FullCovariance, FullRankNormal, StudentT
 from pyro_pfedbayes.inference.federation.loop import Federation, Result
 from pyro_pfedbayes.inference.federation.state import FederationState
-from pyro_pfedbayes.inference.posterior.tree import posterior_datatree, unseen_examples
+from pyro_pfedbayes.inference.posterior.out_of_distribution import unseen_examples
+from pyro_pfedbayes.inference.posterior.tree import posterior_datatree
 from pyro_pfedbayes.inference.predictive.site_draws import information_gain
 from pyro_pfedbayes.models.spec import DataSpec
 from pyro_pfedbayes.randomness import seed_for
