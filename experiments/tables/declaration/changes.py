@@ -8,6 +8,8 @@ from typing import Any
 
 # What changes no run.
 _WITHOUT_EFFECT = ("title", "paired_with", "keep_checkpoints", "models", "paper")
+# Lists that stand for so many runs, and may grow; another one is a value, such as ``hidden = [50]``.
+_CHOICES = (".seeds", ": seeds", " on", ": values", ": methods")
 _SHORT = 60
 
 
@@ -23,55 +25,47 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         >>> changes(before, {"method": {"a": {"name": "a", "rounds": 4}}})
         ["method 'a': rounds was 3, is 4", "method 'b' on wine is gone"]
     """
-    found: list[str] = []
+    return list(_changes(before, now))
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for section in ("table", "tuning"):
-        found += _settings(before.get(section, {}), now.get(section, {}), f"{section}.")
+        yield from _settings(before.get(section, {}), now.get(section, {}), f"{section}.")
     for section in ("data", "method", "sweep"):
-        found += _members(section, before.get(section, {}), now.get(section, {}))
-    return found
-
-
-def _members(section: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for key, member in before.items():
-        called = f"{section} '{member.get('name', key) if section == 'method' else key}'"
-        # One whose `on` has changed has another key.
-        same = [m for m in now.values() if m.get("name") == member.get("name")]
-        other = now.get(key) or (same[0] if section == "method" and len(same) == 1 else None)
-        if other is not None:
-            yield from _settings(member, other, f"{called}: ")
-            continue
-        on = ", ".join(member.get("on") or ())
-        yield f"{called}{f' on {on}' if on else ''} is gone"
+        members = now.get(section, {})
+        for key, member in before.get(section, {}).items():
+            other = members.get(key)
+            name = f"{section} '{key}'"
+            if section == "method":
+                name = f"method '{member['name']}'"
+                # One whose `on` has changed has another key.
+                same = [m for m in members.values() if m["name"] == member["name"]]
+                other = other or (same[0] if len(same) == 1 else None)
+            if other is not None:
+                yield from _settings(member, other, f"{name}: ")
+            else:
+                on = ", ".join(member.get("on") or ())
+                yield f"{name}{f' on {on}' if on else ''} is gone"
 
 
 def _settings(before: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Iterator[str]:
     for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        if key in _WITHOUT_EFFECT or old == new:
+        old, new, full = before.get(key), now.get(key), f"{name}{key}"
+        if key in _WITHOUT_EFFECT or old == new or (key == "on" and new is None):
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _settings(old, new, f"{name}{key}.")
-        elif key == "on" and new is None:
-            continue
-        elif isinstance(old, list) and isinstance(new, list) and _is_choice(f"{name}{key}"):
+            yield from _settings(old, new, f"{full}.")
+        elif isinstance(old, list) and isinstance(new, list) and _is_choice(full):
             gone = [_brief(value) for value in old if value not in new]
             if gone:
-                yield f"{name}{key} has no {' and no '.join(gone)} any more"
+                yield f"{full} has no {' and no '.join(gone)} any more"
         else:
-            yield f"{name}{key} {_was(old)}, {_is(new)}"
+            was = "was not set" if old is None else f"was {_brief(old)}"
+            yield f"{full} {was}, {'is left out' if new is None else f'is {_brief(new)}'}"
 
 
 def _is_choice(name: str) -> bool:
-    """Whether a list stands for so many runs, and may grow; another one is a value, such as ``hidden = [50]``."""
-    return name.endswith((".seeds", ": seeds", " on", ": values", ": methods")) or ": grid." in name
-
-
-def _was(value: Any) -> str:
-    return "was not set" if value is None else f"was {_brief(value)}"
-
-
-def _is(value: Any) -> str:
-    return "is left out" if value is None else f"is {_brief(value)}"
+    return name.endswith(_CHOICES) or ": grid." in name
 
 
 def _brief(value: Any) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,67 +114,61 @@ def place_text(cell: Cell, point: Point, where: str = "") -> str:
 
 def _cell(spec: Spec, entry: DataEntry, method: Method, options: Mapping[str, Any]) -> Cell:
     head, tuning = spec.head, spec.tuning
-    points = tuple(
+    declared = _tree(spec, entry, method)
+
+    def job(point: Point, rounds: int, seed: int) -> Job:
+        varied = {f"run.{key}": value for key, value in (("rounds", rounds), ("seed", seed))}
+        varied |= point
+        if entry.swept is not None:
+            varied[entry.swept.sweep.setting] = entry.swept.value
+        tree = {section: dict(values) for section, values in declared.items()}
+        for setting, value in varied.items():
+            section, _, key = setting.rpartition(".")
+            tree[section or "algorithm"][key] = value
+        name = _id(entry.label, method.name, tree)
+        for option, value in options.items():
+            section, _, key = option.partition(".")
+            tree[section].setdefault(key, value)
+        return Job(name, entry.label, method.name, point, seed, rounds, tree)
+
+    points = [
         dict(zip(method.grid, values, strict=True))
         for values in itertools.product(*method.grid.values())
-    )
+    ]
     rounds = method.rounds or head.rounds
     # A method with a length of its own is tuned at the same share of it.
     trial = max(1, round(rounds * (tuning.rounds or head.rounds) / head.rounds))
+    tried = points if len(points) > 1 else []
+    return Cell(
+        entry,
+        method,
+        tuple(points),
+        tuple(tuple(job(p, trial, s) for s in tuning.seeds or head.seeds[:1]) for p in tried),
+        tuple(tuple(job(p, rounds, s) for s in method.seeds or head.seeds) for p in points),
+    )
 
-    def runs(seeds: Sequence[int], rounds: int) -> tuple[tuple[Job, ...], ...]:
-        return tuple(
-            tuple(_job(spec, entry, method, point, seed, rounds, options) for seed in seeds)
-            for point in points
-        )
 
-    tried = runs(tuning.seeds or head.seeds[:1], trial) if len(points) > 1 else ()
-    return Cell(entry, method, points, tried, runs(method.seeds or head.seeds, rounds))
-
-
-def _job(
-    spec: Spec,
-    entry: DataEntry,
-    method: Method,
-    point: Point,
-    seed: int,
-    rounds: int,
-    options: Mapping[str, Any],
-) -> Job:
+def _tree(spec: Spec, entry: DataEntry, method: Method) -> Tree:
+    """What all runs of a cell have in common."""
     head, fields = spec.head, settings_of(method)
     common = {"local_steps": head.local_steps, "batch_size": head.batch_size}
-    tree: Tree = {
+    # Settings of another model than the method's have no meaning for it.
+    own_model = method.model.get("name") not in (None, entry.model.get("name"))
+    return {
         "data": {"validation": head.validation, **entry.settings},
-        # Settings of another model than the method's have no meaning for it.
-        "model": {
-            **(entry.model if method.model.get("name") in (None, entry.model.get("name")) else {}),
-            **method.model,
-        },
+        "model": {**({} if own_model else entry.model), **method.model},
         "algorithm": {
             "name": method.algorithm_name,
             **{k: v for k, v in common.items() if v is not None and k in fields},
             **method.settings,
         },
         "run": {
-            "rounds": rounds,
-            "seed": seed,
             "participation": head.participation,
             "eval_every": head.eval_every,
             "eval_draws": head.eval_draws,
             "posterior_draws": 0,
         },
     }
-    varied = dict(point)
-    if entry.swept is not None:
-        varied[entry.swept.sweep.setting] = entry.swept.value
-    for setting, value in varied.items():
-        section, _, key = setting.rpartition(".")
-        tree[section or "algorithm"][key] = value
-    name = _id(entry.label, method.name, tree)
-    for option, value in options.items():
-        section, _, key = option.partition(".")
-        tree[section].setdefault(key, value)
-    return Job(name, entry.label, method.name, point, seed, rounds, tree)
 
 
 def _id(data: str, method: str, tree: Tree) -> str:

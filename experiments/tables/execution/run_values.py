@@ -14,6 +14,8 @@ from pyro_pfedbayes.inference.federation.summary import chosen_rounds, first_of
 
 MODELS = ("personal", "global")
 SELECTORS = ("selected", "last", "best")
+Key = tuple[str, str, str]
+"""Model, selector and measure."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Figures:
     """What a run is quoted by; bytes and steps are those of all clients together."""
 
     first: str  # measure: "accuracy" or "rmse"
-    values: Mapping[tuple[str, str], Mapping[str, float]]  # on test examples by model and selector
+    values: Mapping[Key, float]  # on test examples
     validation: Mapping[str, tuple[float, float]]  # first measure and NLL, selected round, by model
     rounds: int
     clients: int
@@ -39,7 +41,7 @@ class Figures:
         """The first measure after the last round: ``PM 93.1 %  GM 80.2 %``."""
         parts = []
         for short, model in (("PM", "personal"), ("GM", "global")):
-            value = self.values.get((model, "last"), {}).get(self.first)
+            value = self.values.get((model, "last", self.first))
             if value is not None:
                 shown = f"{100 * value:.1f} %" if self.first == "accuracy" else f"{value:.4g}"
                 parts.append(f"{short} {shown}")
@@ -48,8 +50,8 @@ class Figures:
     @property
     def diverged(self) -> bool:
         """Whether the run went on to its end without a figure that a mean could count there."""
-        last = [row for (_, selector), row in self.values.items() if selector == "last"]
-        return not all(math.isfinite(row[self.first]) for row in last)
+        last = [self.values.get((model, "last", self.first), 0.0) for model in MODELS]
+        return not all(map(math.isfinite, last))
 
 
 def read_figures(folder: RunFolder, models: tuple[str, ...] = MODELS) -> Figures:
@@ -71,13 +73,11 @@ def _figures(
     told = [model for model in models if chosen[model]]
     first = first_of(records, told[-1]) if told else "accuracy"
     values = {
-        (model, selector): {
-            name: _number(value)
-            for name, value in row.items()
-            if not name.startswith(("validation_", "mean_weights_"))
-        }
+        (model, selector, name): _number(value)
         for model, rounds in chosen.items()
         for selector, row in rounds.items()
+        for name, value in row.items()
+        if not name.startswith(("validation_", "mean_weights_"))
     }
     validation = {
         model: (_number(row[f"validation_{first}"]), _number(row["validation_nll"]))

@@ -71,7 +71,7 @@ def make_runs(
     text = TextColumn("{task.description}", markup=False)
     columns = (TextColumn("run"), MofNCompleteColumn(), BarColumn(bar_width=20), text)
     bar = Progress(*columns, console=console, transient=True)
-    task = bar.add_task("")
+    task = bar.add_task("", total=schedule.total())
 
     def progress(text: str) -> str:
         left, total = schedule.left(), schedule.total()

@@ -14,10 +14,10 @@ from typing import Any
 
 from pyro_pfedbayes.experiments.runs.folder import writing
 from pyro_pfedbayes.experiments.tables.declaration.spec import value_text
-from pyro_pfedbayes.experiments.tables.execution.run_values import MODELS, SELECTORS
+from pyro_pfedbayes.experiments.tables.execution.run_values import MODELS, SELECTORS, Key
 from pyro_pfedbayes.experiments.tables.pages.document import RENDERERS
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
-from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, RunResult
+from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results
 from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
 Row = Mapping[str, Any]
@@ -73,36 +73,24 @@ def _result_rows(results: Results) -> Iterator[Row]:
         for run in result.runs:
             declared = {key: run.job.tree[key] for key in ("algorithm", "model")}
             own = {"seed": run.job.seed, "settings": json.dumps(declared), "reason": run.reason}
-            yield from _run_rows(run, head | own | {"status": run.status})
-
-
-def _run_rows(run: RunResult, head: Row) -> Iterator[Row]:
-    figures = run.figures
-    if figures is None:
-        yield head
-        return
-    cost = {key: getattr(figures, key) for key in ("seconds", "bytes_uploaded", "gradient_steps")}
-    for model in MODELS:
-        for selector in SELECTORS:
-            for measure, value in figures.values.get((model, selector), {}).items():
-                place = {"selector": selector, "model": model, "measure": measure}
-                yield {**head, **cost, **place, "value": value}
+            row = head | own | {"status": run.status}
+            if run.figures is None:
+                yield row
+                continue
+            for name in ("seconds", "bytes_uploaded", "gradient_steps"):
+                row[name] = getattr(run.figures, name)
+            values = run.figures.values
+            for key in sorted(values, key=lambda k: (MODELS.index(k[0]), SELECTORS.index(k[1]))):
+                yield row | _named(key) | {"value": values[key]}
 
 
 def _difference_rows(results: Results) -> Iterator[Row]:
     against = {"against": results.plan.spec.paired_with}
     for result in results.cells:
-        names = {
-            (model, selector, measure): None
-            for figures in result.figures
-            for (model, selector), found in figures.values.items()
-            for measure in found
-        }
-        for model, selector, measure in names:
-            found = results.difference(result, model, selector, measure)
+        for key in dict.fromkeys(key for figures in result.figures for key in figures.values):
+            found = results.difference(result, key)
             if found is not None:
-                place = {"selector": selector, "model": model, "measure": measure}
-                yield _head(result) | against | place | vars(found)
+                yield _head(result) | against | _named(key) | vars(found)
 
 
 def _tuning_rows(results: Results) -> Iterator[Row]:
@@ -119,6 +107,10 @@ def _tuning_rows(results: Results) -> Iterator[Row]:
                 "chosen": json.dumps(trial.number == choice.number),
                 "reason": trial.reason,
             }
+
+
+def _named(key: Key) -> dict[str, Any]:
+    return dict(zip(("model", "selector", "measure"), key, strict=True))
 
 
 def _head(result: CellResult) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a table's page shows: an overview by data set, then accuracy, differences and cost of each cell."""
+"""What a table's page shows: an overview by data set; sweeps; accuracy, differences and cost of each cell."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry, Figure
+from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
+from pyro_pfedbayes.experiments.tables.declaration.spec import (
+    DataEntry,
+    Figure,
+    Sweep,
+    value_text,
+)
 from pyro_pfedbayes.experiments.tables.pages.columns import (
+    ABSENT,
     SHORT,
     Column,
     costs,
+    difference_text,
     failure_notes,
     first_measure,
     make_sheet,
+    paper_text,
     spreads,
 )
 from pyro_pfedbayes.experiments.tables.pages.document import (
@@ -21,18 +30,21 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
     Document,
     Heading,
     Mark,
+    Picture,
     Sheet,
     Text,
     plain_environment,
 )
-from pyro_pfedbayes.experiments.tables.pages.formatting import difference_text, paper_text
-from pyro_pfedbayes.experiments.tables.pages.sweep_layout import sweep_blocks
-from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results
+from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curve, Curves, make_curves
+from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, selector_of
 from pyro_pfedbayes.experiments.tables.results.paired import Paired
 from pyro_pfedbayes.measures.registry import MEASURES
 
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
 FEW = 3
+_COSTS = ("seconds of training", "MB sent")
+Rows = Mapping[str, Sequence[CellResult | None]]
+"""By method, a cell for each value."""
 
 
 def lay_out(results: Results) -> Document:
@@ -56,7 +68,7 @@ def _blocks(results: Results) -> Iterator[Block]:
         entries = [entry for entry in declared if entry.name == name]
         yield _overview(results, name, entries, selector)
     for sweep in spec.sweeps:
-        yield from sweep_blocks(results, sweep)
+        yield from _sweep_blocks(results, sweep)
     for entry in declared:
         cells = results.on(entry)
         names = [result.cell.method.name for result in cells]
@@ -98,7 +110,7 @@ def _comparison(
     pairs: list[Paired] = []
     if against in names:
         for model, short in SHORT.items():
-            found = [results.difference(result, model, selector, first) for result in cells]
+            found = [results.difference(result, (model, selector, first)) for result in cells]
             pairs += [pair for pair in found if pair is not None]
             marks = [
                 Mark(_difference(results, result, pair, model, first))
@@ -157,3 +169,118 @@ def _paper(entry: DataEntry, rows: Sequence[CellResult | None], size: str) -> li
         (f"paper {size}{short}", [Mark(paper_text(p.get(key))) for p in papers])
         for key, short in (("pm", "PM"), ("gm", "GM"))
     ]
+
+
+def _sweep_blocks(results: Results, sweep: Sweep) -> Iterator[Block]:
+    """Sheets and, once there is something to draw, a figure for each data set of a sweep."""
+    entries = results.plan.spec.swept(sweep)
+    values = [value_text(value) for value in sweep.values]
+    for base in dict.fromkeys(entry.base for entry in entries):
+        found = [results.on(entry) for entry in entries if entry.base == base]
+        cells = [cell for at in found for cell in at]
+        if not cells:
+            continue
+        rows: Rows = {
+            name: [next((c for c in at if c.cell.method.name == name), None) for at in found]
+            for name in dict.fromkeys(cell.cell.method.name for cell in cells)
+        }
+        first, selector = first_measure(cells), selector_of(cells)
+        caption = (
+            f"{sweep.name} on {base}: {'accuracy' if first == 'accuracy' else 'RMSE'}, {selector}"
+        )
+        notes = [note for cell in cells for note in failure_notes(cell)]
+        notes += _sweep_notes(sweep, rows)
+        columns = _sweep_columns(sweep, rows, selector, first)
+        yield make_sheet(caption, values, columns, notes, sweep.setting)
+        nll = _sweep_columns(sweep, rows, selector, "nll")
+        yield make_sheet(
+            f"{sweep.name} on {base}: NLL, {selector}", values, nll, first=sweep.setting
+        )
+        spent = [
+            (f"{who}{heading}", [Mark(ABSENT) if c is None else costs(c)[heading] for c in row])
+            for who, row in _named(rows)
+            for heading in _COSTS
+        ]
+        yield make_sheet(
+            f"{sweep.name} on {base}: cost of a run", values, spent, first=sweep.setting
+        )
+        curves = _curves(sweep, rows, selector, first)
+        if curves.shown:
+            bars = any(math.isfinite(d) for curve in curves.shown for d in curve.deviations)
+            explained = "; bars are standard deviations" if bars else ""
+            yield Picture(f"{caption}{explained}", sweep.stem(base), curves)
+
+
+def _sweep_notes(sweep: Sweep, rows: Rows) -> Iterator[str]:
+    """What the methods' settings are, and whose the reference figures are."""
+    for name, cells in rows.items():
+        found = [cell for cell in cells if cell is not None]
+        method = found[0].cell.method
+        own = {**method.settings, **{f"model.{k}": value for k, value in method.model.items()}}
+        fixed = {key: value for key, value in own.items() if key != sweep.setting}
+        parts = [point_text(fixed)] if fixed else []
+        parts += [
+            f"{point_text(cell.point)} was chosen at {value_text(cell.cell.entry.swept.value)}"
+            for cell in found
+            if cell.point and cell.cell.entry.swept is not None
+        ]
+        yield f"{name}: {'; '.join(parts) or 'defaults'}"
+    if sweep.paper:
+        yield (
+            f"paper: reference figures of {_first_method(sweep, rows)}, which may be of other rounds and a peak"
+        )
+
+
+def _sweep_columns(sweep: Sweep, rows: Rows, selector: str, measure: str) -> list[Column]:
+    """A measure of each method's models at each value; beside an accuracy the reference figures."""
+    columns: list[Column] = []
+    for (who, cells), name in zip(_named(rows), rows, strict=True):
+        columns += [
+            spreads(f"{who}{short}", cells, model, selector, measure)
+            for model, short in SHORT.items()
+        ]
+        if measure == "accuracy" and name == _first_method(sweep, rows):
+            columns += [
+                (f"paper {short}", [Mark(paper_text(f)) for f in _references(sweep, model)])
+                for model, short in SHORT.items()
+            ]
+    return columns
+
+
+def _named(rows: Rows) -> list[tuple[str, Sequence[CellResult | None]]]:
+    """Rows with the beginning of their headings: a method alone is not named."""
+    return [("" if len(rows) == 1 else f"{name} ", cells) for name, cells in rows.items()]
+
+
+def _first_method(sweep: Sweep, rows: Rows) -> str:
+    """The one that reference figures are of."""
+    return next(name for name in (*(sweep.methods or ()), *rows) if name in rows)
+
+
+def _references(sweep: Sweep, model: str) -> list[Figure | None]:
+    rows = [sweep.paper_at(value) for value in sweep.values]
+    return [None if row is None else row.pm if model == "personal" else row.gm for row in rows]
+
+
+def _curves(sweep: Sweep, rows: Rows, selector: str, first: str) -> Curves:
+    label, factor = ("accuracy, percent", 100.0) if first == "accuracy" else ("RMSE", 1.0)
+    curves = []
+    for name, cells in rows.items():
+        for model in SHORT:
+            found = [
+                c.spread((model, selector, first))
+                if c is not None and model in c.cell.models
+                else None
+                for c in cells
+            ]
+            means = tuple(math.nan if f is None else factor * f.mean for f in found)
+            deviations = tuple(math.nan if f is None else factor * f.sd for f in found)
+            curves.append(Curve(name, model, means, deviations))
+    for model in SHORT:
+        pairs = [
+            f if isinstance(f, tuple) else (math.nan if f is None else f, math.nan)
+            for f in _references(sweep, model)
+        ]
+        means, deviations = zip(*pairs, strict=True)
+        curves.append(Curve("paper", model, means, deviations, True))
+    return make_curves(sweep.setting, label, sweep.values, curves)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job, Plan, Point
 from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry
-from pyro_pfedbayes.experiments.tables.execution.run_values import MODELS, Figures
-from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
-from pyro_pfedbayes.experiments.tables.execution.selection import Choice
+from pyro_pfedbayes.experiments.tables.execution.run_values import Figures, Key
+from pyro_pfedbayes.experiments.tables.execution.schedule import Choice, Schedule
 from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread, paired, spread
 
 
@@ -63,17 +62,17 @@ class CellResult:
         """Those of the finished runs."""
         return [run.figures for run in self.runs if run.figures is not None]
 
-    def by_seed(self, model: str, selector: str, measure: str) -> Mapping[int, float]:
+    def by_seed(self, key: Key) -> Mapping[int, float]:
         """A figure by seed, of the runs that have it."""
         return {
-            run.job.seed: run.figures.values[model, selector][measure]
+            run.job.seed: run.figures.values[key]
             for run in self.runs
-            if run.figures is not None and measure in run.figures.values.get((model, selector), {})
+            if run.figures is not None and key in run.figures.values
         }
 
-    def spread(self, model: str, selector: str, measure: str) -> Spread:
-        """Its mean and standard deviation over seeds."""
-        return spread(list(self.by_seed(model, selector, measure).values()))
+    def spread(self, key: Key) -> Spread:
+        """Mean and standard deviation of a figure over seeds."""
+        return spread(list(self.by_seed(key).values()))
 
 
 @dataclass(frozen=True)
@@ -96,15 +95,12 @@ class Results:
         """That of the table's own cells; see `selector_of`."""
         return selector_of([r for r in self.cells if r.cell.entry.swept is None] or self.cells)
 
-    def difference(
-        self, result: CellResult, model: str, selector: str, measure: str
-    ) -> Paired | None:
+    def difference(self, result: CellResult, key: Key) -> Paired | None:
         """How a cell differs from that of the method compared with; None for that one itself."""
         against = self.compared_with(result)
         if against is None or against is result:
             return None
-        figures = (r.by_seed(model, selector, measure) for r in (result, against))
-        return paired(*figures)
+        return paired(result.by_seed(key), against.by_seed(key))
 
     def compared_with(self, result: CellResult) -> CellResult | None:
         """The cell on the same data of the method that others are compared with."""
@@ -114,14 +110,13 @@ class Results:
 
 def selector_of(cells: Sequence[CellResult]) -> str:
     """The honest choice of a round: by validation examples if all data have some, else the last."""
-    judged = [
-        (model, figures.values)
+    judged = all(
+        model in figures.validation
         for result in cells
         for figures in result.figures
-        for model in MODELS
-        if (model, "last") in figures.values
-    ]
-    return "selected" if all((m, "selected") in values for m, values in judged) else "last"
+        for model, _, _ in figures.values
+    )
+    return "selected" if judged else "last"
 
 
 def collect(schedule: Schedule) -> Results:

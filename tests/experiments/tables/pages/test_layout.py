@@ -13,9 +13,9 @@ import pytest
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.tables.declaration.plan import Plan
 from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
-from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
-from pyro_pfedbayes.experiments.tables.execution.selection import choose
+from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule, choose
 from pyro_pfedbayes.experiments.tables.execution.supervisor import TimeLeft, span
+from pyro_pfedbayes.experiments.tables.pages.columns import difference_text, spread_text
 from pyro_pfedbayes.experiments.tables.pages.document import (
     Document,
     Heading,
@@ -27,7 +27,6 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
     to_markdown,
 )
 from pyro_pfedbayes.experiments.tables.pages.files import write_files
-from pyro_pfedbayes.experiments.tables.pages.formatting import difference_text, spread_text
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
 from pyro_pfedbayes.experiments.tables.results.collect import Results, collect
 from pyro_pfedbayes.experiments.tables.results.failures import dropped_line, failures, lacking_line
