@@ -27,9 +27,10 @@ from pyro_pfedbayes.inference.federation.evaluation import (
     predict_global,
     predict_personal,
 )
-from pyro_pfedbayes.inference.federation.state import FederationState, gather_rows
+from pyro_pfedbayes.inference.federation.state import FederationState, gather_rows, moved
 from pyro_pfedbayes.inference.federation.summary import summarize
 from pyro_pfedbayes.inference.predictive.site_draws import information_gain
+from pyro_pfedbayes.inference.server.prefixed_state import prefixed
 from pyro_pfedbayes.inference.server.screening import (
     check_held_out,
     screened_clients,
@@ -146,8 +147,11 @@ class Federation:
         eval_every: int = 10,
         eval_draws: int = 10,
     ) -> None:
-        _require(model, (BayesianModel, ProgramModel), "model")
-        _require(data, (FederatedData,), "data")
+        kinds = {"model": (model, (BayesianModel, ProgramModel)), "data": (data, (FederatedData,))}
+        for name, (value, wanted) in kinds.items():
+            if not isinstance(value, wanted):
+                words = " or a ".join(kind.__name__ for kind in wanted)
+                raise UserError(f"{name} is a {type(value).__name__}; give a {words}")
         if isinstance(algorithm, str):
             raise UserError(
                 f"algorithm is the name {algorithm!r}; give its settings, such as PFedBayes()"
@@ -163,13 +167,10 @@ class Federation:
             check_held_out(data)
         self.data = data.to(self.device)
         self.cohort_size = _cohort_size(participation, data.num_clients)
-        for name, value, least in (
-            ("chunk", chunk, 1),
-            ("eval_every", eval_every, 0),
-            ("eval_draws", eval_draws, 1),
-        ):
-            if value < least:
-                raise UserError(f"{name} is {value}; it must be at least {least}")
+        counts = {"chunk": (chunk, 1), "eval_every": (eval_every, 0), "eval_draws": (eval_draws, 1)}
+        for name, (count, least) in counts.items():
+            if count < least:
+                raise UserError(f"{name} is {count}; it must be at least {least}")
         self.chunk, self.eval_every, self.eval_draws = chunk, eval_every, eval_draws
         self.model: DeclaredModel = model.moved(self.device)
         x, _ = self.data.examples(0, "train")
@@ -178,8 +179,7 @@ class Federation:
         self._engine_choice = engine
         self._gradient_engine: GradientEngine | None = None
         # Rows wait on the device only if all clients are stacked at once anyway.
-        roomy = data.num_clients <= chunk
-        self._store = self.device if roomy else torch.device("cpu")
+        self._store = self.device if data.num_clients <= chunk else torch.device("cpu")
 
     def initial_state(self) -> FederationState:
         """The state before any round."""
@@ -205,7 +205,11 @@ class Federation:
         if rounds < 1:
             raise UserError(f"rounds is {rounds}; it must be at least 1")
         self.algorithm.check(rounds, self.data.num_clients)
-        state = self.initial_state() if state is None else self._settled(state)
+        if state is None:
+            state = self.initial_state()
+        else:
+            clients = {i: moved(row, self._store) for i, row in state.clients.items()}
+            state = replace(state, server=moved(state.server, self.device), clients=clients)
         while state.round < rounds:
             state, report = self.advance(state, rounds)
             if on_round is not None:
@@ -238,11 +242,9 @@ class Federation:
         if state.round == rounds or (self.eval_every > 0 and state.round % self.eval_every == 0):
             state = self.evaluated(self._personalized(state, at))
             record = state.history[-1]
-        phase, dropped = self.algorithm.phase(at), tuple(work.dropped)
+        what, dropped = (work.mean_loss, self.algorithm.phase(at), record), tuple(work.dropped)
         screened = screened_clients(server)
-        return state, RoundReport(
-            state.round, rounds, work.mean_loss, phase, record, dropped, state, screened
-        )
+        return state, RoundReport(state.round, rounds, *what, dropped, state, screened)
 
     def draw_cohort(self, at: Round, *, everyone: bool = False) -> tuple[int, ...]:
         """The clients of a round, by seed and round."""
@@ -306,45 +308,24 @@ class Federation:
         record: dict[str, Any] = {"round": state.round, "seconds": {}, "personal": {}, "global": {}}
         w = self.global_belief(state)
         for part, prefix in (("test", ""), ("validation", "validation_")):
-            for key, found in zip(
-                ("personal", "global"), self.predictions(state, part), strict=True
-            ):
-                record[key] |= {prefix + name: v for name, v in measures(found).items()}
+            personal, common = self.predictions(state, part)
+            record["personal"] |= prefixed(measures(personal), prefix)
+            record["global"] |= prefixed(measures(common), prefix)
         at_mean = predict_global(self.model, w, self.data, "test", draws=0, seed=0)
-        record["global"] |= {f"mean_weights_{k}": v for k, v in measures(at_mean).items()}
-        gain = self._information_gain(state)
-        if gain:
-            record["information_gain"] = gain
+        record["global"] |= prefixed(measures(at_mean), "mean_weights_")
+        beliefs = self.personal_beliefs(state)
+        parts = [information_gain(self.model, stacked, w) for _, stacked in beliefs]
+        gains = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        # KL(q^i‖w) in nats by site, one a client, where it is defined.
+        finite = {name: kl.tolist() for name, kl in gains.items() if bool(kl.isfinite().all())}
+        if finite:
+            record["information_gain"] = {k: [round(v, 4) for v in kl] for k, kl in finite.items()}
         screened = screened_rounds(state.server)
         if screened is not None:
             record["screened"] = {str(client): count for client, count in screened.items()}
         seconds = self._seconds(state, "evaluate", started)
         record["seconds"] = {k: round(v, 3) for k, v in seconds.items()}
         return replace(state, history=(*state.history, record), seconds=seconds)
-
-    def _information_gain(self, state: FederationState) -> dict[str, list[float]]:
-        """KL(q^i‖w) in nats by site, one a client; nothing where it is not defined."""
-        w = self.global_belief(state)
-        parts = [
-            information_gain(self.model, stacked, w) for _, stacked in self.personal_beliefs(state)
-        ]
-        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return {
-            name: [round(value, 4) for value in kl.tolist()]
-            for name, kl in found.items()
-            if bool(kl.isfinite().all())
-        }
-
-    def _settled(self, state: FederationState) -> FederationState:
-        """A state that came from elsewhere, with its tensors where this federation keeps them."""
-        return replace(
-            state,
-            server={name: tensor.to(self.device) for name, tensor in state.server.items()},
-            clients={
-                client: {name: tensor.to(self._store) for name, tensor in row.items()}
-                for client, row in state.clients.items()
-            },
-        )
 
     def _work(self, state: FederationState, at: Round) -> CohortWork:
         engine = self.engine_for(at.total)
@@ -355,12 +336,6 @@ class Federation:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return {**state.seconds, kind: state.seconds[kind] + time.perf_counter() - started}
-
-
-def _require(value: object, kinds: tuple[type, ...], name: str) -> None:
-    if not isinstance(value, kinds):
-        wanted = " or a ".join(kind.__name__ for kind in kinds)
-        raise UserError(f"{name} is a {type(value).__name__}; give a {wanted}")
 
 
 def _cohort_size(participation: int | float | None, clients: int) -> int:

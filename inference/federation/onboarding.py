@@ -19,7 +19,7 @@ from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.devices import EngineChoice, choose_engine
 from pyro_pfedbayes.inference.federation.cohort import CohortWork
 from pyro_pfedbayes.inference.federation.loop import Federation, Result
-from pyro_pfedbayes.inference.federation.state import FederationState
+from pyro_pfedbayes.inference.federation.state import FederationState, moved
 from pyro_pfedbayes.randomness import seed_for
 
 
@@ -95,22 +95,14 @@ def onboard(
         weights=model.declaration.num_weights,
         device=device,
     )
-    server = {
-        name: tensor.to(device)
-        for name, tensor in state.server.items()
-        # Kinds are of the clients in the run, and Adam's averages have done their work.
-        if name in w_of(state.server) or name == POINT
-    }
-    work = CohortWork(
-        algorithm,
-        GradientEngine(model, mode, algorithm.estimator),
-        data,
-        FederationState(round=1, server=server),
-        # The second round of two: the one personal round.
-        Round(1, 2, seed_for(federation.seed, "onboarding", seed)),
-        chunk=1,
-        store=device,
-    )
+    # Kinds are of the clients in the run, and Adam's averages have done their work.
+    names = (*w_of(state.server), POINT)
+    server = moved({n: state.server[n] for n in names if n in state.server}, device)
+    # The second round of two: the one personal round.
+    at = Round(1, 2, seed_for(federation.seed, "onboarding", seed))
+    gradients = GradientEngine(model, mode, algorithm.estimator)
+    begin = FederationState(round=1, server=server)
+    work = CohortWork(algorithm, gradients, data, begin, at, chunk=1, store=device)
     try:
         for _ in work.uploads([0]):
             pass

@@ -46,13 +46,13 @@ def gather_rows(
     complete = names and all(len(row) == len(names) for row in known)
     fresh = {} if complete else algorithm.client_init(model, state.server, 1)
     names |= dict.fromkeys(fresh)
-    device = model.start.device
+    rows = [moved(row, model.start.device) for row in known]
+    return {n: torch.stack([row[n] if n in row else fresh[n][0] for row in rows]) for n in names}
 
-    def column(name: str) -> Tensor:
-        rows = [row[name].to(device) if name in row else fresh[name][0] for row in known]
-        return torch.stack(rows)
 
-    return {name: column(name) for name in names}
+def moved(tensors: Tensors, device: torch.device) -> dict[str, Tensor]:
+    """The same tensors on a device."""
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def row_copies(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
-from torch import Tensor
-
-
-def prefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The same tensors under longer names."""
-    return {prefix + name: value for name, value in tensors.items()}
+T = TypeVar("T")
 
 
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin so, under what follows."""
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
+def prefixed(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """The same values under longer names."""
+    return {prefix + name: value for name, value in values.items()}
+
+
+def under(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """The values whose names begin so, under what follows."""
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
