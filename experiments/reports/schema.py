@@ -265,19 +265,8 @@ class ReportData:
             >>> empty.as_json()["finished"], "global" in empty.as_json()
             (False, True)
         """
-        found: dict[str, Any] = _plain(self)
-        return found
+        return dataclasses.asdict(self, dict_factory=_json_object)
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {
-            _IN_JSON.get(part.name, part.name): _plain(getattr(value, part.name))
-            for part in dataclasses.fields(value)
-            if part.name != "image"
-        }
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value
+def _json_object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {_IN_JSON.get(name, name): value for name, value in fields if name != "image"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from pyro_pfedbayes.experiments.reports.collect.point_methods import POINT
+from pyro_pfedbayes.experiments.reports.figures.style import MODELS
 from pyro_pfedbayes.experiments.reports.pages.formatting import (
     amount,
     first_measure,
@@ -16,7 +17,6 @@ from pyro_pfedbayes.experiments.reports.schema import Estimate, ModelReport, Rep
 
 _FAIR = 0.02  # a gap between confidence and accuracy that is worth no words
 NAMED = 5
-_WHO = {"personal": "the personal models", "global": "the global model"}
 
 
 def how_good(data: ReportData) -> str:
@@ -25,7 +25,7 @@ def how_good(data: ReportData) -> str:
         return _from_summary(data)
     verb = "are" if data.lead == "personal" else "is"
     clients, examples = amount(len(data.served), "client"), amount(data.judged, "test example")
-    on = f"On {examples} of {clients} {_WHO[data.lead]} {verb}"
+    on = f"On {examples} of {clients} the {MODELS[data.lead]} {verb}"
     own = data.led.measures
     other = data.global_ if data.lead == "personal" and "global" in data.about else None
     if data.numeric:
@@ -140,7 +140,7 @@ def _from_summary(data: ReportData) -> str:
         for first, shown, unit in (("accuracy", percent, " % right"), ("rmse", number, " RMSE")):
             values = column.get(first) if isinstance(column, dict) else None
             if isinstance(values, dict) and isinstance(values.get("last"), int | float):
-                figures.append(f"{_WHO[key]}: {shown(values['last'])}{unit}")
+                figures.append(f"the {MODELS[key]}: {shown(values['last'])}{unit}")
     if not figures:
         return "The run has no figures on test examples yet."
     return f"By the run's own summary, on all test examples together, {'; '.join(figures)}."

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
+from pyro_pfedbayes.experiments.reports.pages import detection, sections, uncertainty
 from pyro_pfedbayes.experiments.reports.pages.formatting import amount
 from pyro_pfedbayes.experiments.reports.pages.headline import for_whom, how_good, how_sure
 from pyro_pfedbayes.experiments.reports.pages.render import fragment, render
-from pyro_pfedbayes.experiments.reports.pages.sections import (
-    clients_section,
-    history_section,
-    measures_section,
-    settings_section,
-)
-from pyro_pfedbayes.experiments.reports.pages.sections_detection import detection_section
-from pyro_pfedbayes.experiments.reports.pages.sections_uncertainty import (
-    calibration_section,
-    entropy_section,
-    examples_section,
-    gain_section,
-    numbers_section,
-    selective_section,
-)
 from pyro_pfedbayes.experiments.reports.schema import NOT_STORED, ReportData
 
 _DETECTION = "Classes never seen, other data, and damaged pictures"
-# Heading, content, and the part of the run without which there is none.
+# Heading, content, the part of the run without which there is none, and the outcomes that it is for.
 _SECTIONS = (
-    ("Measures", measures_section, "predictions"),
-    ("Clients, those in need first", clients_section, "clients"),
-    ("Reliability and temperature", calibration_section, "predictions"),
-    ("Predictions and intervals", numbers_section, "predictions"),
-    ("Answering only when sure", selective_section, "predictions"),
-    ("Where the uncertainty comes from", entropy_section, "predictions"),
-    (_DETECTION, detection_section, "unseen"),
-    ("The least certain examples", examples_section, "least_certain"),
-    ("What each client learnt for itself", gain_section, "gain"),
-    ("Round by round", history_section, "history"),
-    ("Settings and versions", settings_section, "settings"),
+    ("Measures", sections.measures, "predictions", "any"),
+    ("Clients, those in need first", sections.clients, "clients", "any"),
+    ("Reliability and temperature", uncertainty.calibration, "predictions", "class"),
+    ("Predictions and intervals", uncertainty.numbers, "predictions", "number"),
+    ("Answering only when sure", uncertainty.selective, "predictions", "any"),
+    ("Where the uncertainty comes from", uncertainty.entropy, "predictions", "any"),
+    (_DETECTION, detection.detection, "unseen", "class"),
+    ("The least certain examples", uncertainty.examples, "least_certain", "any"),
+    ("What each client learnt for itself", uncertainty.gain, "gain", "any"),
+    ("Round by round", sections.history, "history", "any"),
+    ("Settings and versions", sections.settings, "settings", "any"),
 )
 
 
 def report_page(data: ReportData) -> str:
     """One self-contained HTML page of a run; it loads nothing from anywhere."""
-    left_out = (calibration_section, detection_section) if data.numeric else (numbers_section,)
-    sections = []
-    for heading, section, part in _SECTIONS:
-        if section not in left_out:
+    shown = []
+    for heading, section, part, outcome in _SECTIONS:
+        if outcome in ("any", "number" if data.numeric else "class"):
             reason = data.missing.get(part, NOT_STORED)
             content = section(data) or fragment("missing.html.jinja", reason=reason)
-            sections.append((heading, content))
+            shown.append((heading, content))
     notes = list(data.notes)
     if data.finished and data.personal is None and "predictions" in data.missing:
         notes.append(data.missing["predictions"])
@@ -61,7 +46,7 @@ def report_page(data: ReportData) -> str:
         whom=whom,
         needy=needy,
         notes=notes,
-        sections=sections,
+        sections=shown,
     )
 
 

@@ -40,26 +40,26 @@ _ROUNDS_NUMBERS = (
 )
 
 
-def measures_section(data: ReportData) -> Markup | None:
+def measures(data: ReportData) -> Markup | None:
     """All measures, over all examples together."""
-    measures = [model.measures for model in data.models.values()]
-    if not measures:
+    columns = [model.measures for model in data.models.values()]
+    if not columns:
         return None
     rows = [
         [
             measure.title,
-            *(estimate(own.get(name), shown_as(measure)) for own in measures),
+            *(estimate(own.get(name), shown_as(measure)) for own in columns),
             measure.gloss,
         ]
         for name, measure in MEASURES.items()
-        if any(name in own for own in measures)
+        if any(name in own for own in columns)
     ]
     names = [titles(data)[name] for name in data.models]
     over = _OVER.get(data.interval, "")
     return fragment("measures.html.jinja", data=data, names=names, rows=rows, over=over)
 
 
-def clients_section(data: ReportData) -> Markup | None:
+def clients(data: ReportData) -> Markup | None:
     """A row a client, those in need first, and a figure."""
     if not data.clients:
         return None
@@ -80,7 +80,7 @@ def clients_section(data: ReportData) -> Markup | None:
     )
 
 
-def history_section(data: ReportData) -> Markup | None:
+def history(data: ReportData) -> Markup | None:
     """Measures by round."""
     if not data.history:
         return None
@@ -107,7 +107,7 @@ def history_section(data: ReportData) -> Markup | None:
     return fragment("history.html.jinja", blocks=blocks)
 
 
-def settings_section(data: ReportData) -> Markup:
+def settings(data: ReportData) -> Markup:
     """What reproduces the run."""
     import tomli_w
 

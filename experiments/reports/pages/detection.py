@@ -22,7 +22,7 @@ _KINDS = {"unseen": "unseen classes", "foreign": "other data", "corrupted": "dam
 _SHORT = {"max_probability": "1 - max p"}
 
 
-def detection_section(data: ReportData) -> Markup | None:
+def detection(data: ReportData) -> Markup | None:
     """Out-of-distribution detection by unseen classes, another data set and damaged pictures."""
     missing = [part for part in _NAMES if getattr(data, part) is None]
     if len(missing) == len(_NAMES) and len({data.missing.get(part) for part in missing}) == 1:

@@ -36,7 +36,7 @@ from pyro_pfedbayes.experiments.reports.pages.render import fragment
 from pyro_pfedbayes.experiments.reports.schema import GainMap, ReportData, TemperatureReport
 
 
-def calibration_section(data: ReportData) -> Markup | None:
+def calibration(data: ReportData) -> Markup | None:
     """Reliability diagram, and temperature scaling beside the raw figures."""
     if not data.models:
         return None
@@ -57,7 +57,7 @@ def calibration_section(data: ReportData) -> Markup | None:
     return fragment("calibration.html.jinja", data=data, titles=called, picture=picture, rows=rows)
 
 
-def numbers_section(data: ReportData) -> Markup | None:
+def numbers(data: ReportData) -> Markup | None:
     """Predicted against observed, coverage of intervals, PIT."""
     fit = data.numbers
     if fit is None:
@@ -77,7 +77,7 @@ def numbers_section(data: ReportData) -> Markup | None:
     )
 
 
-def selective_section(data: ReportData) -> Markup | None:
+def selective(data: ReportData) -> Markup | None:
     """Risk-coverage, and the figures at 80, 90 and 95 % coverage."""
     curves = {name: m.selective for name, m in data.models.items() if m.selective is not None}
     if not curves:
@@ -111,7 +111,7 @@ def selective_section(data: ReportData) -> Markup | None:
     )
 
 
-def entropy_section(data: ReportData) -> Markup | None:
+def entropy(data: ReportData) -> Markup | None:
     """Aleatoric and epistemic parts by client, of the lead model."""
     if data.led is None or not data.clients:
         return None
@@ -122,7 +122,7 @@ def entropy_section(data: ReportData) -> Markup | None:
     return fragment("entropy.html.jinja", data=data, rows=rows, picture=picture)
 
 
-def examples_section(data: ReportData) -> Markup | None:
+def examples(data: ReportData) -> Markup | None:
     """The least certain examples, as pictures if there are any, and as a table."""
     if not data.least_certain:
         return None
@@ -144,7 +144,7 @@ def examples_section(data: ReportData) -> Markup | None:
     )
 
 
-def gain_section(data: ReportData) -> Markup | None:
+def gain(data: ReportData) -> Markup | None:
     """The map of information gain, clients by sites."""
     if data.gain is None:
         return None
