@@ -1,4 +1,4 @@
-"""The one exception for mistakes a user can mend, and a hint for names that were mistyped."""
+"""The one exception for mistakes a user can mend, another for a run that is stopped, and a hint for names that were mistyped."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ class UserError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(line.strip() for line in message.splitlines() if line.strip()))
+
+
+class Interrupted(Exception):
+    """The user stopped what was running; the message says how to carry on."""
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.cli.run import RunDir
 from pyro_pfedbayes.experiments.config.registry import known
-
-if TYPE_CHECKING:
-    from pyro_pfedbayes.inference.federation.evaluation import AnyPredictions
 
 Draws = Annotated[
     int | None,
@@ -40,7 +37,7 @@ def evaluate(
     known("part", part, ["test", "validation"])
     from pyro_pfedbayes.experiments.runs.folder import RunFolder, json_text
     from pyro_pfedbayes.experiments.runs.lifecycle import reopen
-    from pyro_pfedbayes.experiments.runs.result_tables import client_rows, client_table, counted
+    from pyro_pfedbayes.experiments.runs.result_tables import client_table, counted
     from pyro_pfedbayes.inference.federation.evaluation import measures
 
     experiment, state, _ = reopen(RunFolder.open(folder), device)
@@ -53,14 +50,19 @@ def evaluate(
         raise UserError(f"no {part} example of {folder} has a known outcome")
     # What has no known outcome cannot be judged.
     personal, global_ = personal.select(judged), global_.select(global_.known)
-    sizes = {client: len(own.y) for client, own in personal.split().items()}
-    measured = {"personal": _by_client(personal), "global": _by_client(global_)}
-    rows = client_rows(names, measured, sizes)
-    pooled = {
-        "examples": len(personal.y),
-        "personal": measures(personal),
-        "global": measures(global_),
-    }
+    models = {"personal": personal, "global": global_}
+    by_client = {key: predictions.split() for key, predictions in models.items()}
+    rows = [
+        {
+            "client": client,
+            "name": names[client],
+            "examples": len(own.y),
+            **{key: measures(parts[client]) for key, parts in by_client.items()},
+        }
+        for client, own in by_client["personal"].items()
+    ]
+    pooled: dict[str, Any] = {"examples": len(personal.y)}
+    pooled |= {key: measures(predictions) for key, predictions in models.items()}
     used = draws or federation.eval_draws
     if json:
         head = {"round": state.round, "part": part, "draws": used}
@@ -145,11 +147,5 @@ def list_names() -> None:
         "Tables (pfedbayes table NAME)": {name: table_line(name) for name in table_names()},
     }
     for heading, rows in groups.items():
-        out.print(heading, markup=False, highlight=False)
+        typer.echo(heading)
         out.print(list_table(rows), highlight=False)
-
-
-def _by_client(predictions: AnyPredictions) -> dict[int, dict[str, Any]]:
-    from pyro_pfedbayes.inference.federation.evaluation import measures
-
-    return {client: measures(own) for client, own in predictions.split().items()}

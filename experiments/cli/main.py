@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.errors import Interrupted, UserError
 from pyro_pfedbayes.experiments.cli import inspect, report, run, table
 
 app = typer.Typer(
@@ -55,13 +55,10 @@ def _root(
         typer.echo(context.get_help())
 
 
-app.command("run")(run.run)
-app.command("resume")(run.resume)
-app.command("evaluate")(inspect.evaluate)
-app.command("predict")(inspect.predict)
-app.command("partition")(run.partition)
-app.command("report")(report.report)
-app.command("table")(table.table)
+for _command in (run.run, run.resume, inspect.evaluate, inspect.predict, run.partition):
+    app.command()(_command)
+app.command()(report.report)
+app.command()(table.table)
 app.command("list")(inspect.list_names)
 
 
@@ -91,13 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from pyro_pfedbayes.experiments.cli.run import Stopped
-
     try:
         code = app(arguments, prog_name="pfedbayes", standalone_mode=False)
         # typer turns Ctrl-C that nobody caught into this number.
         return _tell("interrupted", 130) if code == 130 else int(code or 0)
-    except Stopped as stop:
+    except Interrupted as stop:
         return _tell(str(stop), 130)
     except UserError as problem:
         return _tell(str(problem), 2)

@@ -46,10 +46,6 @@ Settings = Annotated[
 RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
 
 
-class Stopped(Exception):
-    """The user stopped a run; the message says how to carry on."""
-
-
 def run(
     source: Source = None,
     data: Data = None,
@@ -104,7 +100,17 @@ def run(
         "run.device": device,
         "run.out": out,
     }
-    _run_configured(source, options, settings or [])
+    config, label = _configure(source, options, settings)
+    from pyro_pfedbayes.experiments.runs.build import build_experiment
+    from pyro_pfedbayes.experiments.runs.folder import RunFolder
+    from pyro_pfedbayes.experiments.runs.lifecycle import begin, default_folder
+    from pyro_pfedbayes.experiments.runs.progress import make_progress
+
+    path = default_folder(label) if config.run.out is None else Path(config.run.out).expanduser()
+    RunFolder.check_free(path)
+    console = _console()
+    summary = begin(build_experiment(config), path, make_progress(console, _console(stderr=True)))
+    _print_result(console, summary, path)
 
 
 def resume(
@@ -121,21 +127,16 @@ def resume(
             "begin a new run with the rounds you want"
         )
     from pyro_pfedbayes.experiments.runs.folder import RunFolder
-    from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted, carry_on
+    from pyro_pfedbayes.experiments.runs.lifecycle import carry_on
     from pyro_pfedbayes.experiments.runs.progress import make_progress
 
     run_folder = RunFolder.open(folder)
-    out, err = _consoles()
     if run_folder.finished:
-        out.print(
-            f"{folder} is finished; there is nothing to resume", markup=False, highlight=False
-        )
+        typer.echo(f"{folder} is finished; there is nothing to resume")
         return
-    try:
-        summary = carry_on(run_folder, make_progress(out, err))
-    except Interrupted as stop:
-        raise Stopped(str(stop)) from None
-    _print_result(out, summary, folder)
+    console = _console()
+    summary = carry_on(run_folder, make_progress(console, _console(stderr=True)))
+    _print_result(console, summary, folder)
 
 
 def partition(
@@ -164,37 +165,25 @@ def partition(
     }
     if plot is not None and plot.suffix not in (".png", ".pdf", ".svg"):
         raise UserError(f"--plot {plot}: give a name that ends in .png, .pdf or .svg")
-    config, _ = _configure(source, options, settings or [])
+    config, _ = _configure(source, options, settings)
     from pyro_pfedbayes.experiments.runs.build import build_data
 
     examples, _ = build_data(config.data)
-    out, _ = _consoles()
-    dataset, dealt = examples.dataset, examples.partition
-    out.print(dealt.table(dataset.raw_y, dataset.classes, width=out.width))
+    dataset, dealt, console = examples.dataset, examples.partition, _console()
+    console.print(dealt.table(dataset.raw_y, dataset.classes, width=console.width))
     if plot is not None:
-        _save_picture(plot, examples)
-        out.print(f"drawn in {plot}", markup=False, highlight=False)
+        from pyro_pfedbayes.data.partitions.schemes import plot_partition
+        from pyro_pfedbayes.experiments.runs.folder import writing
+
+        figure = plot_partition(dealt, dataset)
+        with writing(plot):
+            figure.savefig(plot)
+        typer.echo(f"drawn in {plot}")
 
 
-def _run_configured(source: str | None, options: dict[str, Any], settings: list[str]) -> None:
-    config, label = _configure(source, options, settings)
-    from pyro_pfedbayes.experiments.runs.build import build_experiment
-    from pyro_pfedbayes.experiments.runs.folder import RunFolder
-    from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted, begin, default_folder
-    from pyro_pfedbayes.experiments.runs.progress import make_progress
-
-    path = default_folder(label) if config.run.out is None else Path(config.run.out).expanduser()
-    RunFolder.check_free(path)
-    experiment = build_experiment(config)
-    out, err = _consoles()
-    try:
-        summary = begin(experiment, path, make_progress(out, err))
-    except Interrupted as stop:
-        raise Stopped(str(stop)) from None
-    _print_result(out, summary, path)
-
-
-def _configure(source: str | None, options: dict[str, Any], texts: list[str]) -> tuple[Config, str]:
+def _configure(
+    source: str | None, options: dict[str, Any], texts: list[str] | None
+) -> tuple[Config, str]:
     """The resolved configuration of some options, and a short name for it."""
     from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
     from pyro_pfedbayes.experiments.config.sections import (
@@ -204,7 +193,7 @@ def _configure(source: str | None, options: dict[str, Any], texts: list[str]) ->
         with_settings,
     )
 
-    settings = [parse_setting(text) for text in texts]
+    settings = [parse_setting(text) for text in texts or []]
     settings += [(name, value) for name, value in options.items() if value is not None]
     found = read_source(source, settings)
     config = resolve(
@@ -215,24 +204,18 @@ def _configure(source: str | None, options: dict[str, Any], texts: list[str]) ->
     return config, found.label if same_data else Path(config.data.name).stem
 
 
-def _print_result(out: Console, summary: dict[str, Any], folder: Path) -> None:
-    from pyro_pfedbayes.experiments.runs.result_tables import result_lines, result_table
+def _print_result(console: Console, summary: dict[str, Any], folder: Path) -> None:
+    from pyro_pfedbayes.experiments.runs.result_tables import (
+        print_lines,
+        result_lines,
+        result_table,
+    )
 
-    out.print(result_table(summary))
-    for line in result_lines(summary, str(folder)):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _save_picture(path: Path, examples: Any) -> None:
-    from pyro_pfedbayes.data.partitions.schemes import plot_partition
-    from pyro_pfedbayes.experiments.runs.folder import writing
-
-    figure = plot_partition(examples.partition, examples.dataset)
-    with writing(path):
-        figure.savefig(path)
+    console.print(result_table(summary))
+    print_lines(console, *result_lines(summary, str(folder)))
 
 
-def _consoles() -> tuple[Console, Console]:
+def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(emoji=False), Console(stderr=True, emoji=False)
+    return Console(stderr=stderr, emoji=False)

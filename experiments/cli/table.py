@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyro_pfedbayes.experiments.cli.run import Stopped
+from pyro_pfedbayes.errors import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyro_pfedbayes.experiments.tables.declaration.plan import Plan
-    from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
     from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
 
 
@@ -78,49 +75,45 @@ def table(
         folder.claim(plan)
         if retry:
             folder.forget_failures()
-        hint = _reloaded(spec, {"-o": out, "--data-dir": data_dir, "--device": device}, jobs)
-        _fill(plan, folder, jobs, console, hint)
+        words = {"-o": out, "--data-dir": data_dir, "--device": device}
+        words["--jobs"] = str(jobs) if jobs > 1 else None
+        again = [f"{name} {value}" for name, value in words.items() if value is not None]
+        _fill(schedule, jobs, console, f"`{' '.join(['pfedbayes table', spec, *again])}` goes on")
 
 
-def _fill(plan: Plan, folder: TableFolder, jobs: int, console: Console, hint: str) -> None:
+def _fill(schedule: Schedule, jobs: int, console: Console, hint: str) -> None:
     """Make the runs, write the results, and show the overview."""
-    from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted
     from pyro_pfedbayes.experiments.tables.execution.pool import Pool
-    from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
     from pyro_pfedbayes.experiments.tables.execution.supervisor import make_runs
     from pyro_pfedbayes.experiments.tables.pages.files import write_files
     from pyro_pfedbayes.experiments.tables.results.collect import collect
 
-    schedule = Schedule(plan, folder)
-    pool = Pool(jobs, plan.spec.head.keep_checkpoints)
-
     def refresh() -> None:
-        write_files(collect(schedule), folder.path)
+        write_files(collect(schedule), schedule.folder.path)
 
     try:
+        pool = Pool(jobs, schedule.plan.spec.head.keep_checkpoints)
         make_runs(schedule, pool, console, hint, refresh)
-    except Interrupted as stop:
+    except Interrupted:
         refresh()
-        raise Stopped(str(stop)) from None
+        raise
     refresh()
     _show_results(schedule, console)
 
 
 def _show_plan(schedule: Schedule, skipped: list[str], console: Console) -> None:
-    from pyro_pfedbayes.experiments.runs.result_tables import counted
+    from pyro_pfedbayes.experiments.runs.result_tables import counted, print_lines
 
-    plan = schedule.plan
-    for cell in plan.cells:
+    cells = schedule.plan.cells
+    for cell in cells:
         tried = sum(map(len, cell.tuning))
         tuning = f"{counted(len(cell.points), 'point')} tried in {counted(tried, 'run')}, "
         text = f"{cell.entry.label} {cell.method.name}: {tuning if tried else ''}"
         first = cell.final[0]
         text += f"{counted(len(first), 'run')} of {counted(first[0].rounds, 'round')}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-    total, left = schedule.total(), len(schedule.left())
-    text = f"{counted(len(plan.cells), 'cell')}, {counted(total, 'run')}, {left} of them still to be made"
-    for line in (text, *skipped):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_lines(console, text)
+    runs = f"{counted(len(cells), 'cell')}, {counted(schedule.total(), 'run')}"
+    print_lines(console, f"{runs}, {len(schedule.left())} of them still to be made", *skipped)
 
 
 def _show_results(schedule: Schedule, console: Console) -> None:
@@ -128,15 +121,11 @@ def _show_results(schedule: Schedule, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from pyro_pfedbayes.experiments.runs.result_tables import plain_title
+    from pyro_pfedbayes.experiments.runs.result_tables import plain_title, print_lines
     from pyro_pfedbayes.experiments.tables.pages.document import Heading, Sheet
     from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
+    from pyro_pfedbayes.experiments.tables.results import failures
     from pyro_pfedbayes.experiments.tables.results.collect import collect
-    from pyro_pfedbayes.experiments.tables.results.failures import (
-        dropped_line,
-        failures,
-        lacking_line,
-    )
 
     results = collect(schedule)
     for block in lay_out(results).blocks:
@@ -151,19 +140,10 @@ def _show_results(schedule: Schedule, console: Console) -> None:
             for row in block.rows:
                 shown.add_row(*(Text(m.text, style="bold" if m.bold else "") for m in row))
             console.print(shown)
-    found = failures(results, schedule.folder)
-    files = f"{schedule.folder.path}: table.md, table.html, table.tex, results.csv"
-    for line in (dropped_line(found), f"everything is in {files}"):
-        if line is not None:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-    lacking = lacking_line(found)
+    found = failures.failures(results, schedule.folder)
+    dropped, lacking = failures.dropped_line(found), failures.lacking_line(found)
+    files = f"everything is in {schedule.folder.path}: table.md, table.html, table.tex, results.csv"
+    print_lines(console, *([] if dropped is None else [dropped]), files)
     if lacking is not None:
         typer.echo(f"pfedbayes: {lacking}", err=True)
         raise typer.Exit(1)
-
-
-def _reloaded(spec: str, options: Mapping[str, Path | str | None], jobs: int) -> str:
-    parts = ["pfedbayes table", spec]
-    parts += [f"{name} {value}" for name, value in options.items() if value is not None]
-    parts += [] if jobs == 1 else [f"--jobs {jobs}"]
-    return f"`{' '.join(parts)}` goes on"

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.errors import Interrupted, UserError
 from pyro_pfedbayes.experiments.config.model_files import own_files
 from pyro_pfedbayes.experiments.config.sections import Config
 from pyro_pfedbayes.experiments.runs.build import Experiment, build_experiment, fingerprint
@@ -24,10 +24,6 @@ from pyro_pfedbayes.inference.federation.state import FederationState
 from pyro_pfedbayes.inference.server.screening import screened_rounds
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.versions import versions
-
-
-class Interrupted(Exception):
-    """The user stopped a run; the message says how to carry on."""
 
 
 def default_folder(label: str) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,12 @@ from pyro_pfedbayes.measures.registry import MEASURES
 def counted(number: int, what: str) -> str:
     """A number and its noun: ``1 client``, ``2 clients``."""
     return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print text as it is, however long and whatever brackets are in it."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def plain_table(title: str) -> Table:
@@ -114,23 +121,6 @@ def _screening_line(screened: Mapping[str, int]) -> str:
         return "screening left no client out"
     each = [f"client {client} in {counted(count, 'round')}" for client, count in screened.items()]
     return f"screening left uploads out of the average: {', '.join(each)}"
-
-
-def client_rows(
-    names: Sequence[str],
-    measured: Mapping[str, Mapping[int, Mapping[str, float]]],
-    sizes: Mapping[int, int],
-) -> list[dict[str, Any]]:
-    """A record a client that has examples: ``client``, ``name``, ``examples``, ``personal``, ``global``."""
-    return [
-        {
-            "client": client,
-            "name": names[client],
-            "examples": size,
-            **{key: dict(by_client[client]) for key, by_client in measured.items()},
-        }
-        for client, size in sizes.items()
-    ]
 
 
 def client_table(rows: Sequence[Mapping[str, Any]], pooled: Mapping[str, Any], title: str) -> Table:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.errors import Interrupted, UserError
 from pyro_pfedbayes.experiments.config.resolve import resolve
 from pyro_pfedbayes.experiments.config.sections import Tree, parse_config
 from pyro_pfedbayes.experiments.runs.build import build_experiment
 from pyro_pfedbayes.experiments.runs.folder import RunFolder
-from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted, begin, carry_on
+from pyro_pfedbayes.experiments.runs.lifecycle import begin, carry_on
 from pyro_pfedbayes.experiments.runs.lock import InUse
+from pyro_pfedbayes.experiments.runs.progress import Progress
 from pyro_pfedbayes.inference.federation.checkpoint import INDEX
-
-if TYPE_CHECKING:
-    from pyro_pfedbayes.inference.federation.loop import RoundReport
 
 # What can be mended, and would make every further run fail as well.
 _MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -34,32 +31,19 @@ class Outcome:
     reason: str = ""
 
 
-class Silent:
-    """Progress that is not shown: a table tells of whole runs."""
-
-    def running(self, done: int, total: int) -> contextlib.nullcontext[None]:
-        """Nothing to prepare."""
-        return contextlib.nullcontext()
-
-    def round(self, report: RoundReport) -> None:
-        """Say nothing."""
-
-    def note(self, text: str) -> None:
-        """Say nothing; a run's summary tells of clients that diverged."""
-
-
 def bring_to_end(tree: Tree, path: Path, keep_checkpoint: bool) -> None:
     """Begin a run, or carry it on; do nothing if it is finished.
 
-    What was left by a process that was killed while it made the folder is cleared away.
+    Its progress is not shown: a table tells of whole runs, and a run's summary of clients that diverged. What was left
+    by a process that was killed while it made the folder is cleared away.
     """
     folder = RunFolder(path)
     if not folder.finished:
         if (folder.checkpoint / INDEX).is_file():
-            carry_on(folder, Silent())
+            carry_on(folder, Progress())
         else:
             shutil.rmtree(path, ignore_errors=True)
-            begin(build_experiment(resolve(parse_config(tree))), path, Silent(), picture=False)
+            begin(build_experiment(resolve(parse_config(tree))), path, Progress(), picture=False)
     if not keep_checkpoint:
         shutil.rmtree(folder.checkpoint, ignore_errors=True)
 

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.runs.lifecycle import Interrupted
+from pyro_pfedbayes.errors import Interrupted, UserError
 from pyro_pfedbayes.experiments.tables.declaration.plan import Job
 from pyro_pfedbayes.experiments.tables.execution.pool import Pool
 from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule

@@ -18,8 +18,9 @@ import pytest
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.runs.lock import LOCK, locked
+from pyro_pfedbayes.experiments.runs.progress import Progress
 from pyro_pfedbayes.experiments.tables.execution import single_run as execute
-from pyro_pfedbayes.experiments.tables.execution.single_run import Silent, outcome_of
+from pyro_pfedbayes.experiments.tables.execution.single_run import outcome_of
 from tests.experiments.helpers import pfedbayes
 from tests.experiments.tables.helpers import HEAD, OURS, plan, rows, spec_file, zeta
 
@@ -237,13 +238,13 @@ def stops_after(monkeypatch: pytest.MonkeyPatch, rounds: int, how: type[BaseExce
     """Let the next runs end in the middle after so many rounds in all."""
     count = 0
 
-    def round(self: Silent, report: Any) -> None:
+    def round(self: Progress, report: Any) -> None:
         nonlocal count
         count += 1
         if count == rounds:
             raise how
 
-    monkeypatch.setattr(Silent, "round", round)
+    monkeypatch.setattr(Progress, "round", round)
 
 
 def test_ended_in_a_run_it_goes_on_there(
