@@ -1,4 +1,4 @@
-"""The one exception for mistakes a user can mend, another for a run that is stopped, and a hint for names that were mistyped."""
+"""The exceptions of the package: a mistake a user can mend, a run that is stopped; a hint for names mistyped."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ def table(
         words = {"-o": out, "--data-dir": data_dir, "--device": device}
         words["--jobs"] = str(jobs) if jobs > 1 else None
         again = [f"{name} {value}" for name, value in words.items() if value is not None]
-        _fill(schedule, jobs, console, f"`{' '.join(['pfedbayes table', spec, *again])}` goes on")
+        hint = f"`{' '.join(['pfedbayes table', spec, *again])}` goes on"
+        # Anew: the one above has seen the failures that are forgotten by now.
+        _fill(Schedule(plan, folder), jobs, console, hint)
 
 
 def _fill(schedule: Schedule, jobs: int, console: Console, hint: str) -> None:
