@@ -17,35 +17,18 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
 from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
+from pyro_pfedbayes.models import sites as latent
+from pyro_pfedbayes.models import weights as network_weights
 from pyro_pfedbayes.models.declared import Declaration, PrivateGuide
-from pyro_pfedbayes.models.likelihoods import Likelihood, Outcome, check_exposure
+from pyro_pfedbayes.models.likelihoods import Likelihood, check_exposure
 from pyro_pfedbayes.models.roles import PriorSpec, Role, assign_roles
 from pyro_pfedbayes.models.settings import local_parameters
-from pyro_pfedbayes.models.sites import (
-    HasSites,
-    Site,
-    find_sites,
-    is_real,
-    seeded,
-    site_trace,
-    support_of,
-    typical_values,
-)
-from pyro_pfedbayes.models.weights import (
-    PAPER_RHO,
-    TensorTable,
-    check_prior,
-    constants_of,
-    initial_gaussian,
-    refuse_hidden_randomness,
-    weights_of,
-)
 
 HYPER_SCALE = 0.1
 """Standard deviation of q^i over hyper-parameters in the beginning, in unconstrained coordinates."""
 
 
-class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
+class BayesianModel(latent.HasSites, PyroModule):  # type: ignore[misc]
     """Bayesian neural networks of a cohort of clients, stacked in one plate (Zhang et al. 2022, section 2).
 
     Calling it runs the generative story: weights from the prior ``w`` under ``poutine.scale(zeta)``,
@@ -93,7 +76,7 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
         network: nn.Module,
         likelihood: Likelihood,
         *,
-        rho: float = PAPER_RHO,
+        rho: float = network_weights.PAPER_RHO,
         prior: MeanFieldGaussian | None = None,
         zeta: float = 1.0,
         data_scale: float | Tensor = 1.0,
@@ -106,22 +89,30 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
         # A PyroModule decides at its construction where its parameters live.
         with local_parameters():
             super().__init__()
-        refuse_hidden_randomness(network)
-        shapes = {name: tuple(weight.shape) for name, weight in weights_of(network).items()}
-        prior = initial_gaussian(network, rho) if prior is None else prior
-        check_prior(prior, shapes)
+        network_weights.refuse_hidden_randomness(network)
+        shapes = {
+            name: tuple(weight.shape)
+            for name, weight in network_weights.weights_of(network).items()
+        }
+        prior = network_weights.initial_gaussian(network, rho) if prior is None else prior
+        network_weights.check_prior(prior, shapes)
         if not (zeta > 0 and zeta < float("inf")):
             raise UserError(
                 f"zeta is {zeta}; it must be a positive number (the paper uses 0.5 to 20)"
             )
         # In a tuple, or the network's own weights would count as parameters of the model.
         self._network = (network,)
-        self.likelihood = likelihood
+        self.likelihood, self.outcome = likelihood, likelihood.outcome
+        self.covariates: tuple[str, ...] = (
+            () if likelihood.exposure is None else (likelihood.exposure,)
+        )
         self.weight_shapes = shapes
-        self.prior_loc = TensorTable(prior.loc)
-        self.prior_scale = TensorTable(prior.scale)
+        self.prior_loc = network_weights.TensorTable(prior.loc)
+        self.prior_scale = network_weights.TensorTable(prior.scale)
         self._prior_stacked = prior.stacked
-        self.constants = TensorTable(constants_of(network, like=next(iter(prior.loc.values()))))
+        self.constants = network_weights.TensorTable(
+            network_weights.constants_of(network, like=next(iter(prior.loc.values())))
+        )
         for name, value in (("zeta", zeta), ("data_scale", data_scale)):
             tensor = torch.as_tensor(value, dtype=prior.dtype, device=prior.device)
             self.register_buffer(name, tensor)
@@ -154,11 +145,13 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
             elif role.kind == "shared" and first_prior is not None:
                 self._own_priors[name] = first_prior
         _check_own_priors(self._own_priors)
-        sites = {name: Site(shape, len(shape), None) for name, shape in self.weight_shapes.items()}
-        self.hyper_sites: dict[str, Site] = {}
+        sites = {
+            name: latent.Site(shape, len(shape), None) for name, shape in self.weight_shapes.items()
+        }
+        self.hyper_sites: dict[str, latent.Site] = {}
         if any(not isinstance(spec, dist.Distribution) for spec in self._own_priors.values()):
-            with seeded(0):
-                found = find_sites(site_trace(self.sites_program))
+            with latent.seeded(0):
+                found = latent.find_sites(latent.site_trace(self.sites_program))
             self.hyper_sites = {k: site for k, site in found.items() if k not in sites}
         self.sites = sites | self.hyper_sites
         self.declaration = Declaration(
@@ -180,16 +173,6 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
         return self.declaration.plain and not self.hyper_sites
 
     @property
-    def outcome(self) -> Outcome:
-        """Whether an observation is a class or a number."""
-        return self.likelihood.outcome
-
-    @property
-    def covariates(self) -> tuple[str, ...]:
-        """Data columns that the likelihood takes beside the network's outputs."""
-        return () if self.likelihood.exposure is None else (self.likelihood.exposure,)
-
-    @property
     def layout(self) -> FlatLayout:
         """Order of the named weights in one flat vector."""
         return FlatLayout(self.weight_shapes)
@@ -207,7 +190,7 @@ class BayesianModel(HasSites, PyroModule):  # type: ignore[misc]
         if not self.hyper_sites:
             return self.prior
         prior = self.prior
-        typical = typical_values(self.sites_program, (), self.hyper_sites, seed=0)
+        typical = latent.typical_values(self.sites_program, (), self.hyper_sites, seed=0)
         loc = dict(prior.loc) | {k: v.to(prior.device, prior.dtype) for k, v in typical.items()}
         scale = {k: prior.scale.get(k, torch.full_like(v, HYPER_SCALE)) for k, v in loc.items()}
         return MeanFieldGaussian(loc, scale)
@@ -360,7 +343,7 @@ def _check_own_priors(specs: Mapping[str, PriorSpec]) -> None:
                 raise UserError(
                     f"prior of {name!r} is {spec!r}; give a distribution, or a function that returns one"
                 )
-            with seeded(0), poutine.block():
+            with latent.seeded(0), poutine.block():
                 spec = spec()
             if not isinstance(spec, dist.Distribution):
                 raise UserError(
@@ -372,8 +355,8 @@ def _check_own_priors(specs: Mapping[str, PriorSpec]) -> None:
             )
         if spec.support.is_discrete:
             raise UserError(f"prior of {name!r} is discrete; a weight needs a continuous one")
-        if not is_real(support_of(spec)):
+        if not latent.is_real(latent.support_of(spec)):
             raise UserError(
-                f"prior of {name!r} lives on {support_of(spec)}, but a network's weight may be any real number; "
+                f"prior of {name!r} lives on {latent.support_of(spec)}, but a network's weight may be any real number; "
                 "take a prior on the whole line"
             )

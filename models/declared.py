@@ -98,21 +98,13 @@ class Declaration:
 class DeclaredModel(Protocol):
     """What engine, algorithms and predictions need to know of a model."""
 
-    @property
-    def declaration(self) -> Declaration:
-        """Sites, roles and families."""
+    declaration: Declaration
+    outcome: Outcome
+    covariates: tuple[str, ...]  # data columns beside x, the last columns of the inputs
 
     @property
     def start(self) -> MeanFieldGaussian:
         """Where every site begins, in unconstrained coordinates; unstacked."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Whether an observation is a class or a number."""
-
-    @property
-    def covariates(self) -> tuple[str, ...]:
-        """Data columns that the model takes beside x; they are the last columns of its inputs."""
 
     def client_program(self, x: Tensor, y: Tensor | None = None) -> Any:
         """The generative program of ONE client in the sites' own coordinates, with its own priors.

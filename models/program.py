@@ -16,25 +16,17 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
+from pyro_pfedbayes.models import sites as latent
 from pyro_pfedbayes.models.declared import Declaration, PrivateGuide
 from pyro_pfedbayes.models.likelihoods import Outcome, check_exposure
 from pyro_pfedbayes.models.roles import Role, assign_roles
-from pyro_pfedbayes.models.sites import (
-    OBSERVATION,
-    HasSites,
-    find_sites,
-    plain_reason,
-    seeded,
-    site_trace,
-    typical_values,
-)
 from pyro_pfedbayes.models.spec import DataSpec
 
 START_SCALE = 0.1
 MAX_CLASSES = 1_000
 
 
-class ProgramModel(HasSites):
+class ProgramModel(latent.HasSites):
     """A client's belief as a Pyro program; its latent sites are what the federation learns.
 
     The program is written for one client. It samples the observation, site ``"y"``, in a plate over the rows of
@@ -96,17 +88,19 @@ class ProgramModel(HasSites):
             raise UserError(f"a program takes x and y, as in def {self.name}(x, y=None)")
         self.covariates = parameters[2:]
         nodes = self._prototype()
-        self.sites = find_sites(nodes)
+        self.sites = latent.find_sites(nodes)
         _check_observation(nodes, self.name)
-        for name, site in find_sites(self._prototype(rows=3)).items():
+        for name, site in latent.find_sites(self._prototype(rows=3)).items():
             if name not in self.sites or self.sites[name].shape != site.shape:
                 raise UserError(
                     f"program {self.name!r}: the shape of site {name!r} depends on the number of examples; "
                     "sites are what clients share, so it must be fixed (only 'y' goes into the plate over the data)"
                 )
-        y = nodes[OBSERVATION]["value"]
-        with seeded(0):
-            observed = site_trace(self._run, self._inputs(len(y)), y)[OBSERVATION]["is_observed"]
+        y = nodes[latent.OBSERVATION]["value"]
+        with latent.seeded(0):
+            observed = latent.site_trace(self._run, self._inputs(len(y)), y)[latent.OBSERVATION][
+                "is_observed"
+            ]
         if not observed:
             raise UserError(f"program {self.name!r} draws site 'y' whatever y is; give it obs=y")
         assigned = assign_roles(self.sites, roles)
@@ -123,7 +117,7 @@ class ProgramModel(HasSites):
             own_prior=True,
             **{k: v for k, v in families.items() if v is not None},  # type: ignore[arg-type]
         )
-        fn = nodes[OBSERVATION]["fn"]
+        fn = nodes[latent.OBSERVATION]["fn"]
         self.outcome: Outcome = outcome_of(fn)
         self.num_classes, self._label_dtype = 0, torch.float32
         if self.outcome == "class":
@@ -165,7 +159,7 @@ class ProgramModel(HasSites):
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> dist.TorchDistribution:
         """Distribution of the observations, batch ``[n]``, for given values of all sites."""
         given = poutine.condition(self.client_program, data=dict(values))
-        fn: dist.TorchDistribution = site_trace(given, x, None)[OBSERVATION]["fn"]
+        fn: dist.TorchDistribution = latent.site_trace(given, x, None)[latent.OBSERVATION]["fn"]
         return fn
 
     def predict(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -190,8 +184,8 @@ class ProgramModel(HasSites):
     def check_fits(self, x: Tensor, y: Tensor, where: str) -> None:
         """Refuse inputs that the program cannot take and observations outside its support."""
         try:
-            with torch.no_grad(), seeded(0):
-                site_trace(self.client_program, x, None)
+            with torch.no_grad(), latent.seeded(0):
+                latent.site_trace(self.client_program, x, None)
         except (RuntimeError, ValueError, TypeError, IndexError) as problem:
             raise UserError(
                 f"program {self.name!r} does not take inputs of shape {list(x.shape[1:])} from {where}: "
@@ -231,8 +225,8 @@ class ProgramModel(HasSites):
     def _prototype(self, rows: int = 2) -> dict[str, dict[str, Any]]:
         x = self._inputs(rows)
         try:
-            with seeded(0):
-                return site_trace(self.client_program, x, None)
+            with latent.seeded(0):
+                return latent.site_trace(self.client_program, x, None)
         except UserError:
             raise
         except Exception as problem:
@@ -242,7 +236,7 @@ class ProgramModel(HasSites):
             ) from problem
 
     def _start(self, given: Mapping[str, Any], scale: float) -> MeanFieldGaussian:
-        values = typical_values(
+        values = latent.typical_values(
             self.client_program, (self._inputs(), None), self.sites, self.data.seed
         )
         for name, value in given.items():
@@ -263,9 +257,9 @@ class ProgramModel(HasSites):
 
 
 def _check_observation(nodes: Mapping[str, Mapping[str, Any]], name: str) -> None:
-    if OBSERVATION not in nodes:
+    if latent.OBSERVATION not in nodes:
         raise UserError(f"program {name!r} has no site 'y'; observe the outcomes there, with obs=y")
-    node, rows = nodes[OBSERVATION], 2
+    node, rows = nodes[latent.OBSERVATION], 2
     plates = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
     if tuple(node["fn"].batch_shape) != (rows,) or [frame.size for frame in plates] != [rows]:
         raise UserError(
@@ -277,13 +271,13 @@ def _check_observation(nodes: Mapping[str, Mapping[str, Any]], name: str) -> Non
             f"program {name!r}: site 'y' has event shape {list(node['fn'].event_shape)}; "
             "an outcome is one number or one class a row"
         )
-    others = [k for k, n in nodes.items() if n["is_observed"] and k != OBSERVATION]
+    others = [k for k, n in nodes.items() if n["is_observed"] and k != latent.OBSERVATION]
     if others:
         raise UserError(f"program {name!r}: site {others[0]!r} is observed too; only 'y' may be")
 
 
 def _reason(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {plain_reason(problem)}"
+    return f"{type(problem).__name__}: {latent.plain_reason(problem)}"
 
 
 class Unmasked(Messenger):  # type: ignore[misc]
@@ -294,7 +288,7 @@ class Unmasked(Messenger):  # type: ignore[misc]
         self._known = known
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if msg["name"] == OBSERVATION:
+        if msg["name"] == latent.OBSERVATION:
             msg["mask"] = self._known if msg["mask"] is None else self._known & msg["mask"]
 
 

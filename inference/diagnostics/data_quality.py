@@ -15,12 +15,7 @@ from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.federation.loop import Federation
 from pyro_pfedbayes.inference.federation.state import FederationState
 from pyro_pfedbayes.inference.predictive.draws import predictive_draws, predictive_streams
-from pyro_pfedbayes.inference.server.screening import (
-    MIN_EXAMPLES,
-    evidence,
-    judged_examples,
-    outcome_log_probs,
-)
+from pyro_pfedbayes.inference.server import screening
 from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import seed_for
 
@@ -189,13 +184,17 @@ def _quality(
     nll, z, effect = math.nan, math.nan, math.nan
     for part in ("train", "validation"):
         x, y = data.examples(client, part)
-        x, y = judged_examples(model, x, y)
+        x, y = screening.judged_examples(model, x, y)
         if model.outcome == "class" and len(y):
             entropies[part] = float(_predictive(model, q, x, y, draws, seed)[1].mean())
         if part == "validation" and len(y):
-            table = outcome_log_probs(model, q, x, y, draws=draws, seed=seed)
+            table = screening.outcome_log_probs(model, q, x, y, draws=draws, seed=seed)
             nll = -float(table.diagonal().mean())
-            z, effect = evidence(table) if len(y) >= MIN_EXAMPLES else (math.nan, math.nan)
+            z, effect = (
+                screening.evidence(table)
+                if len(y) >= screening.MIN_EXAMPLES
+                else (math.nan, math.nan)
+            )
     train, held_out = entropies.values()
     return ClientQuality(client, examples, gain, gain / examples, train, held_out, nll, z, effect)
 

@@ -126,14 +126,7 @@ class GradientEngine:
         Returns:
             Losses ``[S]`` in nats, and the gradients of their sum, like ``params``.
         """
-        rest = {
-            "zeta": zeta,
-            "data_scale": data_scale,
-            "eps": eps,
-            "x": x,
-            "y": y,
-            "mask": mask,
-        }
+        rest = {"zeta": zeta, "data_scale": data_scale, "eps": eps, "x": x, "y": y, "mask": mask}
         groups = (params, prior, rest)
         return self._evaluate(own_prior, groups, lambda: self._losses(groups, own_prior))
 

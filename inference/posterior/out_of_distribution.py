@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -124,38 +124,20 @@ def unseen_statistics(stored: StoredPredictions, classes: Sequence[str]) -> xr.D
 
 def corrupted_statistics(stored: StoredPredictions, classes: Sequence[str]) -> xr.Dataset:
     """The group ``corrupted_stats``, by ``corruption``, ``strength``, ``example`` and ``class``."""
-    import xarray as xr
-
     starts = np.asarray(stored.starts)
     sizes = np.diff(starts) // len(SHIFTS)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     within = np.arange(len(owner)) - (starts[:-1] // len(SHIFTS))[owner]
     # Where each shift of each example lies among the rows, [shifts, examples].
     place = starts[owner] + np.arange(len(SHIFTS))[:, None] * sizes[owner] + within
-    flat = stored.statistics("example", classes=classes)
     strengths = sorted({strength for _, strength in SHIFTS})
-    shape = (len(IMAGE_CORRUPTIONS), len(strengths), len(owner))
-    dims = ("corruption", "strength", "example")
-
-    def unfolded(values: Any) -> NDArray[Any]:
-        taken: NDArray[Any] = np.asarray(values)[place]
-        return taken.reshape(*shape, *taken.shape[2:])
-
-    return xr.Dataset(
-        {
-            **{
-                str(name): ((*dims, *part.dims[1:]), unfolded(part), part.attrs)
-                for name, part in flat.data_vars.items()
-            },
-            "y": ("example", stored.table.y[place[0]].astype(np.int16)),
-        },
-        coords={
-            "corruption": list(IMAGE_CORRUPTIONS),
-            "strength": np.asarray(strengths, np.int8),
-            "class": flat["class"].to_numpy(),
-            "client_of_example": ("example", owner.astype(np.int32)),
-            "index": ("example", stored.index.numpy()[place[0]]),
-        },
+    cube = place.reshape(len(IMAGE_CORRUPTIONS), len(strengths), -1)
+    found = _unfolded(stored, classes, cube, ("corruption", "strength", "example"))
+    return found.assign(y=("example", stored.table.y[place[0]].astype(np.int16))).assign_coords(
+        corruption=list(IMAGE_CORRUPTIONS),
+        strength=np.asarray(strengths, np.int8),
+        client_of_example=("example", owner.astype(np.int32)),
+        index=("example", stored.index.numpy()[place[0]]),
     )
 
 
@@ -163,24 +145,24 @@ def foreign_statistics(
     stored: StoredPredictions, foreign: Dataset, index: Tensor, classes: Sequence[str]
 ) -> xr.Dataset:
     """The group ``foreign_stats``, by ``client``, ``example`` and ``class``; its attribute ``data`` is the name."""
+    clients = len(stored.starts) - 1
+    place = np.arange(len(stored.index)).reshape(clients, -1)
+    found = _unfolded(stored, classes, place, ("client", "example"))
+    coords = {"client": np.arange(clients), "index": ("example", index.numpy())}
+    return found.assign_coords(coords).assign_attrs(data=foreign.name)
+
+
+def _unfolded(
+    stored: StoredPredictions,
+    classes: Sequence[str],
+    place: NDArray[np.int_],
+    dims: tuple[str, ...],
+) -> xr.Dataset:
+    """Statistics of the rows at ``place``, which has dimensions ``dims``."""
     import xarray as xr
 
-    clients = len(stored.starts) - 1
-    flat = stored.statistics("example", classes=classes)
-    found = {
-        str(name): (
-            ("client", *part.dims),
-            part.to_numpy().reshape(clients, -1, *part.shape[1:]),
-            part.attrs,
-        )
-        for name, part in flat.data_vars.items()
-    }
-    coords = {
-        "client": np.arange(clients),
-        "class": flat["class"].to_numpy(),
-        "index": ("example", index.numpy()),
-    }
-    return xr.Dataset(found, coords=coords, attrs={"data": foreign.name})
+    flat = stored.statistics("example", classes=classes).drop_vars(["client_of", "index"])
+    return flat.isel(example=xr.DataArray(place, dims=dims))
 
 
 def _some(index: Tensor, limit: int, stream: torch.Generator) -> Tensor:

@@ -20,15 +20,7 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.federation.loop import Federation, Result
 from pyro_pfedbayes.inference.federation.state import FederationState
-from pyro_pfedbayes.inference.posterior.out_of_distribution import (
-    corrupted_predictions,
-    corrupted_statistics,
-    foreign_examples,
-    foreign_predictions,
-    foreign_statistics,
-    unseen_examples,
-    unseen_statistics,
-)
+from pyro_pfedbayes.inference.posterior import out_of_distribution as ood
 from pyro_pfedbayes.inference.posterior.stored_predictions import StoredPredictions
 from pyro_pfedbayes.inference.predictive.accumulators import number_draw
 from pyro_pfedbayes.inference.predictive.draws import (
@@ -157,9 +149,9 @@ def posterior_datatree(
     personal, shared = _parts(federation, state, part)
     index = None
     if foreign is not None:
-        index = foreign_examples(data, foreign, federation.seed)
-        personal["foreign"] = foreign_predictions(data, foreign, index)
-    damaged = corrupted_predictions(data, federation.seed, limits) if corruptions else None
+        index = ood.foreign_examples(data, foreign, federation.seed)
+        personal["foreign"] = ood.foreign_predictions(data, foreign, index)
+    damaged = ood.corrupted_predictions(data, federation.seed, limits) if corruptions else None
     if damaged is not None:
         personal["corrupted"] = damaged
     w = federation.global_belief(state)
@@ -180,11 +172,13 @@ def posterior_datatree(
                 "validation_observation", classes=classes, truth="y"
             )
     if "unseen" in personal:
-        groups["unseen_stats"] = unseen_statistics(personal["unseen"], classes)
+        groups["unseen_stats"] = ood.unseen_statistics(personal["unseen"], classes)
     if damaged is not None:
-        groups["corrupted_stats"] = corrupted_statistics(damaged, classes)
+        groups["corrupted_stats"] = ood.corrupted_statistics(damaged, classes)
     if foreign is not None and index is not None:
-        groups["foreign_stats"] = foreign_statistics(personal["foreign"], foreign, index, classes)
+        groups["foreign_stats"] = ood.foreign_statistics(
+            personal["foreign"], foreign, index, classes
+        )
     for name, group in (groups | sites.groups()).items():
         tree[name] = xr.DataTree(label_clients(group, data.partition.names))
     return tree
@@ -208,7 +202,7 @@ def _parts(
     }
     shared = {name: StoredPredictions.of(data, own, keep=0) for name, own in parts.items()}
     if part == "test" and data.outcome == "class":
-        unseen = unseen_examples(data, federation.seed)
+        unseen = ood.unseen_examples(data, federation.seed)
         if any(map(len, unseen)):
             personal["unseen"] = StoredPredictions.of(data, unseen, keep=0)
     return personal, shared
