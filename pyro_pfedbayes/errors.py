@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave, told in one line.
+    """A mistake in what the user gave, in one line.
 
     The command line prints the message alone, without a traceback, so it is folded onto one line.
 

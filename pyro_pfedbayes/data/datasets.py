@@ -311,31 +311,30 @@ def _torchvision_part(
 ) -> tuple[Tensor, Tensor]:
     """uint8 images ``[n, C, H, W]`` and int64 labels of one part, downloaded if not there."""
     expected = f"expected {folder / source.expects}"
-
-    def find(download: bool) -> Any:
-        try:
-            return make(root=folder, train=train, download=download)
-        except Exception as error:  # a broken file or connection raises nearly anything
-            # torchvision says "Dataset not found" by the same type as what goes wrong inside a file.
-            if isinstance(error, RuntimeError) and "not found" in str(error):
-                return None
-            reason = textwrap.shorten(str(error), 160, placeholder="...") or type(error).__name__
-            what = (
-                "could not be downloaded" if download else "cannot be read, a file may be corrupt"
-            )
-            raise UserError(f"{source.title} {what} ({reason}): {expected}") from None
-
-    with warnings.catch_warnings():
+    # Standard output belongs to the caller's results; progress may go to standard error.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         # CIFAR-10's batches are old NumPy pickles (their checksums are verified): NumPy 2.4 warns.
         warnings.simplefilter("ignore")
-        found = find(download=False)
-        if found is None and download:
-            # Standard output belongs to the caller's results; progress may go to standard error.
-            with contextlib.redirect_stdout(sys.stderr):
-                found = find(download=True)
-    if found is None:
-        hint = "" if download else ", and may not be downloaded"
-        raise UserError(f"{source.title} was not found, complete and unchanged{hint}: {expected}")
+        for fetch in (False, True) if download else (False,):
+            try:
+                found = make(root=folder, train=train, download=fetch)
+                break
+            except Exception as error:  # a broken file or connection raises nearly anything
+                # "Dataset not found" has the same type as what goes wrong inside a file.
+                if isinstance(error, RuntimeError) and "not found" in str(error):
+                    continue
+                reason = textwrap.shorten(str(error), 160, placeholder="...")
+                what = (
+                    "could not be downloaded" if fetch else "cannot be read, a file may be corrupt"
+                )
+                raise UserError(
+                    f"{source.title} {what} ({reason or type(error).__name__}): {expected}"
+                ) from None
+        else:
+            hint = "" if download else ", and may not be downloaded"
+            raise UserError(
+                f"{source.title} was not found, complete and unchanged{hint}: {expected}"
+            )
     x = torch.as_tensor(found.data)
     x = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2)
     return x, torch.as_tensor(found.targets, dtype=torch.int64)

@@ -21,7 +21,12 @@ _ALIVE = 1e-3  # Fᵀ Ψ⁻¹ F of a column: the least from which EM soon leads 
 
 
 class _Gaussian(ServerFamily):
-    """What every w of a mean and a covariance can do, however the covariance is kept."""
+    """What every w of a mean and a covariance can do, by its factor or, if w has one, by ``tril``."""
+
+    @property
+    def start_rank(self) -> int:
+        """Columns of the factor at the start."""
+        return 1
 
     def distribution(self, w: Mapping[str, Tensor]) -> TorchDistribution:
         """A ``MultivariateNormal`` if w has ``tril``, else a ``LowRankMultivariateNormal``."""
@@ -31,6 +36,11 @@ class _Gaussian(ServerFamily):
 
     def std(self, w: Mapping[str, Tensor]) -> Any:
         return self.distribution(w).stddev
+
+    def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        """Independent weights: a factor of zeros."""
+        factor = torch.zeros(len(loc), self.start_rank).to(loc)
+        return super().start(loc, scale) | {"factor": factor}
 
     def nearest(self, w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """As for all families: its variances are the inverse diagonal of the precision of w."""
@@ -46,7 +56,7 @@ class _Gaussian(ServerFamily):
 
 @dataclass(frozen=True)
 class FullCovariance(_Gaussian):
-    """A Gaussian of any covariance, kept as small as it is.
+    """A Gaussian of any covariance, as small as it can be.
 
     The projection matches the mean m = Σ p μ_i and the covariance Σ p [Cov(q_i) + (μ_i - m)(μ_i - m)ᵀ], and is exact
     for every Gaussian client. For S clients of diagonal plus rank-R covariance it is a diagonal plus at most S (R + 1)
@@ -63,9 +73,6 @@ class FullCovariance(_Gaussian):
     """
 
     name = "full-covariance"
-
-    def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        return _start(loc, scale, 1)
 
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
@@ -89,7 +96,7 @@ class LowRank(_Gaussian):
 
     Args:
         rank: Columns of the factor, >= 1 and below the number of weights.
-        iterations: At most so many EM steps a projection.
+        iterations: EM steps a projection, at most.
         tolerance: Stop when a step lowers the divergence by less, in nats a weight.
 
     Example:
@@ -112,6 +119,10 @@ class LowRank(_Gaussian):
 
     name = "low-rank"
 
+    @property
+    def start_rank(self) -> int:
+        return self.rank
+
     def check(self, client_family: ClientFamily, num_weights: int) -> None:
         client_family.check(num_weights)
         if self.rank >= num_weights:
@@ -120,9 +131,6 @@ class LowRank(_Gaussian):
                 "give a smaller one, or take FullCovariance()"
             )
 
-    def start(self, loc: Tensor, scale: Tensor) -> dict[str, Tensor]:
-        return _start(loc, scale, self.rank)
-
     def project(
         self, rows: GaussianRows, weights: Tensor, previous: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -130,13 +138,16 @@ class LowRank(_Gaussian):
         loc, diagonal, exact = _matched(rows, weights)
         target = _Target(diagonal, exact)
         leading = _principal(exact, target.variance)[:, : self.rank]
-        missing = self.rank - leading.shape[1]
-        factor = torch.nn.functional.pad(leading, (0, missing))
-        best = factor, target.unexplained(factor)
-        warm = _warm(previous, factor)
-        if warm is not None:
-            best = min(best, warm, key=lambda start: target.divergence(*start))
-        factor, diagonal = target.analyse(*best, self.iterations, self.tolerance)
+        factor = torch.nn.functional.pad(leading, (0, self.rank - leading.shape[1]))
+        start = factor, target.unexplained(factor)
+        old = previous.get("factor")
+        if old is not None and old.shape == factor.shape:
+            warm = old.to(factor), previous["scale"].to(factor).square()
+            # EM cannot bring a column of zeros back to life.
+            alive = (warm[0].square() / warm[1].unsqueeze(1)).sum(0) > _ALIVE
+            if bool(alive.all()):
+                start = min(start, warm, key=lambda each: target.divergence(*each))
+        factor, diagonal = target.analyse(*start, self.iterations, self.tolerance)
         return _state(loc, diagonal, _principal(factor, diagonal), rows.loc.dtype)
 
 
@@ -218,21 +229,6 @@ def _principal(factor: Tensor, diagonal: Tensor) -> Tensor:
     vectors = torch.linalg.eigh(scaled.T @ scaled).eigenvectors.flip(1)
     turned: Tensor = factor @ vectors[:, : len(factor)]
     return turned
-
-
-def _warm(previous: Mapping[str, Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
-    """F and ψ of the previous w, if EM can go on from there: it cannot bring a column of zeros back to life."""
-    old = previous.get("factor")
-    if old is None or old.shape != like.shape:
-        return None
-    factor, psi = old.to(like), previous["scale"].to(like).square()
-    alive = (factor.square() / psi.unsqueeze(1)).sum(0) > _ALIVE
-    return (factor, psi) if bool(alive.all()) else None
-
-
-def _start(loc: Tensor, scale: Tensor, rank: int) -> dict[str, Tensor]:
-    factor = torch.zeros(len(loc), rank).to(loc)
-    return {"loc": loc.clone(), "scale": scale.clone(), "factor": factor}
 
 
 def _state(loc: Tensor, diagonal: Tensor, factor: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -53,8 +53,8 @@ def hold_out(
 
     Example:
         >>> y = np.array([0, 0, 0, 0, 1, 1])
-        >>> kept, held = hold_out(np.arange(6), y, 0.5, np.random.default_rng(0))
-        >>> y[kept].tolist(), y[held].tolist()
+        >>> rest, held_out = hold_out(np.arange(6), y, 0.5, np.random.default_rng(0))
+        >>> y[rest].tolist(), y[held_out].tolist()
         ([0, 0, 1], [0, 0, 1])
     """
     index = rng.permutation(index)

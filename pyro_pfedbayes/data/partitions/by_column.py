@@ -25,7 +25,7 @@ def partition_column(
     """Make each distinct value of a column a client, such as each hospital of a table of patients.
 
     Args:
-        dataset: The data set. If it has a test part of its own, each client is judged by its part
+        dataset: The data set. If it has a test part of its own, each client is evaluated on its part
             of that.
         column: Name of one of ``dataset.columns``, or the index of a column of a table ``x``.
         test_fraction: As in :func:`partition_dirichlet`.

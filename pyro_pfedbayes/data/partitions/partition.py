@@ -1,4 +1,4 @@
-"""A partition: which examples of a data set each client learns from and is judged by."""
+"""A partition: which examples of a data set each client learns from and is evaluated on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Partition:
         scheme: How it came about, such as ``"blocks"`` or ``"dirichlet(alpha=0.5)"``.
         train: For each client the examples it learns from, int64 ``[n_i]``.
         validation: For each client the examples held out of its training data; may be empty.
-        test: For each client the examples it is judged by; may be empty for one with a single example.
+        test: For each client the examples it is evaluated on; may be empty for one with a single example.
         names: What to call the clients in tables, such as the values of a column; default 0, 1, ...
 
     Example:

@@ -20,7 +20,7 @@ MAX_INCHES = 14.0
 SIDE, TOP, GAP = 1.1, 0.7, 0.08
 """Inches: the bars at the right, those above, and the space between them and the cells."""
 FEW = 60
-"""Boxes of so many outcomes or fewer also show each one."""
+"""Boxes of this number of outcomes or fewer also show each one."""
 _PARTS = {"train": "training", "validation": "validation", "test": "test"}
 _STEPS = tuple(digit * 10**power for power in range(9) for digit in (1, 2, 5))
 
