@@ -47,7 +47,6 @@ class MomentAccumulator:
     """
 
     def __init__(self) -> None:
-        """Start empty; the first Gaussian added decides names, shapes and device."""
         self._total_weight = 0.0
         self._dtype: torch.dtype | None = None
         self._moments: _Moments = {}
@@ -69,12 +68,8 @@ class MomentAccumulator:
 
         Args:
             gaussian: Over the same weights and on the same device as those added before, if any.
-            weights: Importance a_i >= 0: one number, or one a client ``[N]`` if stacked; None is 1
-                for each. They are relative, so they need not sum to 1.
-
-        Raises:
-            UserError: If names, shapes or devices differ from what was added before, or the weights
-                are of another number, negative, not finite, or all zero.
+            weights: Importance a_i >= 0, not all zero: one number, or one a client ``[N]`` if stacked;
+                None is 1 for each. They are relative, so they need not sum to 1.
         """
         a = _importance(weights, gaussian.clients or 1)
         self._check_like(gaussian.one_client(), "the Gaussian to add")
@@ -224,14 +219,10 @@ def barycentre(
     Args:
         gaussians: The q^i: a stacked Gaussian, or any iterable of unstacked ones over the same
             weights (read once, one at a time).
-        weights: Relative importance a_i >= 0, one for each q^i; None weights them equally.
+        weights: Relative importance a_i >= 0, not all zero, one for each q^i; None weights them equally.
 
     Returns:
         An unstacked Gaussian in the dtype of the q^i.
-
-    Raises:
-        UserError: If there is no q^i; names, shapes or devices differ; or the weights are of
-            another number, negative, not finite, or all zero.
 
     Example:
         >>> q1 = MeanFieldGaussian(loc={"w": torch.tensor([0.0])}, scale={"w": torch.tensor([1.0])})

@@ -77,9 +77,7 @@ class MeanFieldGaussian:
 
     @classmethod
     def stack(cls, gaussians: Sequence[MeanFieldGaussian]) -> MeanFieldGaussian:
-        """Stack N unstacked Gaussians over the same weights into one stacked Gaussian.
-
-        Names may come in any order.
+        """Stack N unstacked Gaussians over the same weights, in any order, into one stacked Gaussian.
 
         Example:
             >>> q = MeanFieldGaussian(loc={"w": torch.zeros(3)}, scale={"w": torch.ones(3)})
@@ -142,7 +140,7 @@ class MeanFieldGaussian:
         Raises UserError if a narrower dtype cannot hold a value (a scale becomes 0, a loc infinite).
         """
         moved = self._map(lambda value: value.to(device, dtype or self.dtype), self.stacked)
-        # Only a change of dtype can spoil values, so only then are they checked again.
+        # Only a change of dtype can make values invalid, so only then are they checked again.
         return moved if moved.dtype == self.dtype else MeanFieldGaussian(**vars(moved))
 
     def select(self, index: Sequence[int] | Tensor) -> MeanFieldGaussian:
@@ -168,16 +166,11 @@ class MeanFieldGaussian:
     def sample(
         self, draws: int | None = None, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Draw weights θ = μ + σ ε with ε ~ N(0, 1); gradients flow to loc and scale.
+        """Draw weights θ = μ + σ ε with ε ~ N(0, 1): ``{name: [draws?, N?, *event]}``.
 
-        Args:
-            draws: How many draws K of all weights; None for one draw without a draw dimension.
-            generator: The stream of random numbers, on this Gaussian's device (see
-                `pyro_pfedbayes.randomness.generator`), called once for each name, in order; None
-                uses PyTorch's global one.
-
-        Returns:
-            ``{name: [draws?, N?, *event]}``.
+        Gradients flow to loc and scale. Without ``draws`` there is one draw, without a draw dimension. The generator,
+        on this Gaussian's device (see `pyro_pfedbayes.randomness.generator`), is called once for each name, in order;
+        None is PyTorch's global one.
 
         Example:
             >>> from pyro_pfedbayes.randomness import generator
@@ -199,14 +192,10 @@ class MeanFieldGaussian:
         return drawn
 
     def log_prob(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Return the log-density of weights, summed over all of them, in nats.
+        """Return the log-density ``[*batch, N?]`` of weights, summed over all of them, in nats.
 
-        Args:
-            weights: ``{name: [*batch, N?, *event]}`` for the names of this Gaussian, as `sample`
-                returns; the leading ``batch`` dimensions (draws, say) are those of every weight.
-
-        Returns:
-            ``[*batch, N?]``.
+        Weights are ``{name: [*batch, N?, *event]}``, as `sample` returns; the leading ``batch`` dimensions (draws,
+        say) are those of every weight.
         """
         _check_names(self.loc, weights, "the Gaussian", "the given weights")
         first = weights[self.names[0]]
@@ -229,17 +218,9 @@ class MeanFieldGaussian:
     def kl(self, other: MeanFieldGaussian) -> Tensor:
         """Return the divergence KL(self ‖ other) in closed form, summed over all weights, in nats.
 
-        Exactly 0 for equal Gaussians, never negative, and accurate for nearly equal ones. Either
-        side may be stacked; an unstacked side is compared with every client of the other.
-
-        Args:
-            other: A Gaussian over the same weights (the order of names does not matter).
-
-        Returns:
-            ``[N]`` if either side is stacked, else ``[]``.
-
-        Raises:
-            UserError: If names, shapes, client counts or devices differ.
+        Exactly 0 for equal Gaussians, never negative, and accurate for nearly equal ones. Both sides are over
+        the same weights, in any order; an unstacked side is compared with every client of the other. Returns
+        ``[N]`` if either side is stacked, else ``[]``; raises UserError if the two do not fit.
 
         Example:
             >>> q = MeanFieldGaussian(loc={"w": torch.ones(2)}, scale={"w": torch.ones(2)})
@@ -295,9 +276,6 @@ class MeanFieldGaussian:
 
 def kl_divergence(q: MeanFieldGaussian, w: MeanFieldGaussian) -> Tensor:
     """Return KL(q ‖ w) in closed form, in nats, as `MeanFieldGaussian.kl`: ``[N]`` or ``[]``.
-
-    Raises:
-        UserError: If names, shapes, client counts or devices differ.
 
     Example:
         >>> q = MeanFieldGaussian(loc={"w": torch.ones(2)}, scale={"w": torch.ones(2)})
