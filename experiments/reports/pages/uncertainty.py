@@ -163,8 +163,9 @@ def _descending(value: float) -> float:
 def _temperatures(fitted: TemperatureReport) -> list[tuple[str, str, str]]:
     """Key, name and text of the temperatures that were tried."""
     own = [value for value in fitted.by_client.values() if math.isfinite(value)]
+    shared = f"{UNDEFINED} (taken as 1)" if math.isnan(fitted.shared) else number(fitted.shared)
     return [
         ("raw", "raw", "1"),
-        ("shared", "one T", number(fitted.shared) + " (taken as 1)" * math.isnan(fitted.shared)),
+        ("shared", "one T", shared),
         ("by_client", "T by client", f"{min(own):.2f} to {max(own):.2f}" if own else UNDEFINED),
     ]
