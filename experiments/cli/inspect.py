@@ -131,7 +131,6 @@ def list_names() -> None:
 
     from pyro_pfedbayes.experiments.config import registry
     from pyro_pfedbayes.experiments.runs.result_tables import list_table
-    from pyro_pfedbayes.experiments.tables.declaration.presets import table_line, table_names
 
     out = Console(emoji=False)
     groups = {
@@ -144,7 +143,9 @@ def list_names() -> None:
         "Presets (pfedbayes run NAME)": {
             n: registry.preset_line(n) for n in registry.preset_names()
         },
-        "Tables (pfedbayes table NAME)": {name: table_line(name) for name in table_names()},
+        "Tables (pfedbayes table NAME)": {
+            n: registry.preset_line(n, "table") for n in registry.table_names()
+        },
     }
     for heading, rows in groups.items():
         typer.echo(heading)

@@ -102,7 +102,10 @@ DATA: Mapping[str, str] = {
     "FILE.npz": "your own: arrays x, y, and any that tell clients apart",
 }
 
-_PRESETS = "pyro_pfedbayes.experiments.presets"
+_PRESETS = {
+    "preset": "pyro_pfedbayes.experiments.presets",
+    "table": "pyro_pfedbayes.experiments.presets.tables",
+}
 
 
 def known(what: str, name: str, options: Mapping[str, Any] | list[str]) -> str:
@@ -155,23 +158,28 @@ def model_builder(name: str) -> Callable[..., Any]:
 
 def preset_names() -> list[str]:
     """Names of the presets, those of one data set together, small to large."""
-    stems = [
-        file.name.removesuffix(".toml")
-        for file in resources.files(_PRESETS).iterdir()
-        if file.name.endswith(".toml")
-    ]
-    return sorted(stems, key=_order)
+    return sorted(_toml_files("preset"), key=_order)
 
 
-def preset_text(name: str) -> str:
-    """The TOML of a preset."""
-    known("preset", name, preset_names())
-    return (resources.files(_PRESETS) / f"{name}.toml").read_text(encoding="utf-8")
+def table_names() -> list[str]:
+    """Names of the tables that are ready, in alphabetical order."""
+    return sorted(_toml_files("table"))
 
 
-def preset_line(name: str) -> str:
-    """What a preset runs: the comment on its first line."""
-    return preset_text(name).splitlines()[0].lstrip("# ")
+def preset_text(name: str, kind: str = "preset") -> str:
+    """The TOML of a preset or a table."""
+    known(kind, name, table_names() if kind == "table" else preset_names())
+    return (resources.files(_PRESETS[kind]) / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def preset_line(name: str, kind: str = "preset") -> str:
+    """What a preset or a table runs: the comment on its first line."""
+    return preset_text(name, kind).splitlines()[0].lstrip("# ")
+
+
+def _toml_files(kind: str) -> list[str]:
+    files = [file.name for file in resources.files(_PRESETS[kind]).iterdir()]
+    return [name.removesuffix(".toml") for name in files if name.endswith(".toml")]
 
 
 def _imported(place: str) -> Any:

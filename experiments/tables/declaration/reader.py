@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from pyro_pfedbayes.errors import UserError, nearest
-from pyro_pfedbayes.experiments.config.registry import canonical
+from pyro_pfedbayes.experiments.config.registry import canonical, preset_text
 from pyro_pfedbayes.experiments.config.validation_messages import told
 from pyro_pfedbayes.experiments.tables.declaration.cross_checks import check_spec
-from pyro_pfedbayes.experiments.tables.declaration.presets import table_text
 from pyro_pfedbayes.experiments.tables.declaration.spec import (
     DataEntry,
     Head,
@@ -32,7 +31,7 @@ def read_spec(given: str) -> Spec:
     if not given.endswith(".toml"):
         if Path(given).exists():
             raise UserError(f"{given} is neither a table that is built in nor a .toml file")
-        return parse_spec(tomllib.loads(table_text(given)), f"table {given}: ")
+        return parse_spec(tomllib.loads(preset_text(given, "table")), f"table {given}: ")
     try:
         tree = tomllib.loads(Path(given).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as problem:

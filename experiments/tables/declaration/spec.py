@@ -16,6 +16,8 @@ Settings = Mapping[str, Any]
 _Percent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Figure = _Percent | tuple[_Percent, _Percent]
 """An accuracy in percent, or one and its standard deviation."""
+Paper = Mapping[Any, Figure | None]
+"""Reference figures by ``"pm"`` and ``"gm"``."""
 Rounds = Annotated[int, Field(ge=1)]
 Seeds = Annotated[
     tuple[Seed, ...], Field(min_length=1, description="a list of integers, such as [1, 2, 3]")
@@ -75,9 +77,9 @@ class Sweep(Part):
         (), description="figures by value: [{at = 1.0, pm = 97.4, gm = 90.1}]"
     )
 
-    def paper_at(self, value: Any) -> PaperRow | None:
+    def paper_at(self, value: Any) -> Paper:
         """The reference at a value, if there is one."""
-        return next((row for row in self.paper if same(row.at, value)), None)
+        return next(({"pm": r.pm, "gm": r.gm} for r in self.paper if same(r.at, value)), {})
 
     def stem(self, base: str) -> str:
         """Name of the files of its figure on some data, without an ending."""

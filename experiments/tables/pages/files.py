@@ -98,14 +98,13 @@ def _tuning_rows(results: Results) -> Iterator[Row]:
         choice, first = result.choice, results.measure(result)
         for trial in () if choice is None else choice.trials:
             assert choice is not None
-            yield _head(result) | {
+            yield {
+                **_head(result),
+                **vars(trial),
                 "point": json.dumps(result.cell.points[trial.number]),
                 "model": choice.model,
                 "measure": None if first is None else f"validation_{first}",
-                "value": trial.value,
-                "nll": trial.nll,
                 "chosen": json.dumps(trial.number == choice.number),
-                "reason": trial.reason,
             }
 
 

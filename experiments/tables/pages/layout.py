@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
 from pyro_pfedbayes.experiments.tables.declaration.spec import (
     DataEntry,
-    Figure,
+    Paper,
     Sweep,
     value_text,
 )
@@ -37,13 +36,14 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
 )
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curve, Curves, make_curves
 from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, selector_of
-from pyro_pfedbayes.experiments.tables.results.paired import Paired
+from pyro_pfedbayes.experiments.tables.results.paired import Paired, spread
 from pyro_pfedbayes.measures.registry import MEASURES
 
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}
 FEW = 3
 _COSTS = ("seconds of training", "MB sent")
-Rows = Mapping[str, Sequence[CellResult | None]]
+Cells = Sequence[CellResult | None]
+Rows = Mapping[str, Cells]
 """By method, a cell for each value."""
 
 
@@ -78,7 +78,7 @@ def _blocks(results: Results) -> Iterator[Block]:
             for model, short in SHORT.items()
             for selector, shown in SHOWN.items()
         ]
-        columns += _paper(entry, cells, "")
+        columns += _paper([_reference(result, entry) for result in cells])
         notes = [note for result in cells for note in failure_notes(result)]
         yield Heading(entry.label)
         yield make_sheet(caption, names, columns, notes)
@@ -86,6 +86,16 @@ def _blocks(results: Results) -> Iterator[Block]:
         spent = [costs(result) for result in cells]
         columns = [(heading, [row[heading] for row in spent]) for heading in spent[0]]
         yield make_sheet("Cost of a run; settings, the tuned ones first", names, columns)
+
+
+def _pair(
+    cells: Cells, selector: str, measure: str | None = None, before: str = "", after: str = ""
+) -> list[Column]:
+    """A measure of the personal models and of the global one."""
+    return [
+        spreads(f"{before}{short}{after}", cells, model, selector, measure)
+        for model, short in SHORT.items()
+    ]
 
 
 def _overview(results: Results, name: str, entries: Sequence[DataEntry], selector: str) -> Sheet:
@@ -96,10 +106,9 @@ def _overview(results: Results, name: str, entries: Sequence[DataEntry], selecto
         by_method = {result.cell.method.name: result for result in results.on(entry)}
         rows = [by_method.get(method) for method in methods]
         size = "" if len(entries) == 1 else f"{entry.label.removeprefix(f'{name}-')} "
-        columns += [spreads(f"{size}{SHORT[model]}", rows, model, selector) for model in SHORT]
-        columns += _paper(entry, rows, size)
-    shown = "accuracy" if first_measure(cells) == "accuracy" else "RMSE"
-    return make_sheet(f"{name}: {shown}, {selector}", methods, columns)
+        columns += _pair(rows, selector, before=size)
+        columns += _paper([_reference(row, entry) for row in rows], size)
+    return make_sheet(f"{name}: {_shown(cells)}, {selector}", methods, columns)
 
 
 def _comparison(
@@ -118,11 +127,8 @@ def _comparison(
             ]
             columns.append((f"{short} − {against}", marks))
     further = ("nll", "ece") if first == "accuracy" else ("mae", "nll", "coverage90")
-    columns += [
-        spreads(f"{short} {MEASURES[measure].short}", cells, model, selector, measure)
-        for measure in further
-        for model, short in SHORT.items()
-    ]
+    for measure in further:
+        columns += _pair(cells, selector, measure, after=f" {MEASURES[measure].short}")
     caption = "Likelihood and calibration"
     if pairs:
         caption = (
@@ -160,14 +166,19 @@ def _notes_on_pairs(pairs: Sequence[Paired]) -> list[str]:
     return notes
 
 
-def _paper(entry: DataEntry, rows: Sequence[CellResult | None], size: str) -> list[Column]:
-    """Reference figures; `make_sheet` leaves out those of models that no method has one of."""
-    papers: list[Mapping[Any, Figure]] = [
-        {} if r is None else r.cell.method.paper.get(entry.label, {}) for r in rows
-    ]
+def _shown(cells: Sequence[CellResult]) -> str:
+    return "accuracy" if first_measure(cells) == "accuracy" else "RMSE"
+
+
+def _reference(result: CellResult | None, entry: DataEntry) -> Paper:
+    return {} if result is None else result.cell.method.paper.get(entry.label, {})
+
+
+def _paper(papers: Sequence[Paper], size: str = "") -> list[Column]:
+    """Reference figures; `make_sheet` leaves out those of models that have none."""
     return [
-        (f"paper {size}{short}", [Mark(paper_text(p.get(key))) for p in papers])
-        for key, short in (("pm", "PM"), ("gm", "GM"))
+        (f"paper {size}{short}", [Mark(paper_text(paper.get(short.lower()))) for paper in papers])
+        for short in SHORT.values()
     ]
 
 
@@ -185,25 +196,14 @@ def _sweep_blocks(results: Results, sweep: Sweep) -> Iterator[Block]:
             for name in dict.fromkeys(cell.cell.method.name for cell in cells)
         }
         first, selector = first_measure(cells), selector_of(cells)
-        caption = (
-            f"{sweep.name} on {base}: {'accuracy' if first == 'accuracy' else 'RMSE'}, {selector}"
-        )
+        title = f"{sweep.name} on {base}"
+        caption = f"{title}: {_shown(cells)}, {selector}"
         notes = [note for cell in cells for note in failure_notes(cell)]
         notes += _sweep_notes(sweep, rows)
-        columns = _sweep_columns(sweep, rows, selector, first)
-        yield make_sheet(caption, values, columns, notes, sweep.setting)
-        nll = _sweep_columns(sweep, rows, selector, "nll")
-        yield make_sheet(
-            f"{sweep.name} on {base}: NLL, {selector}", values, nll, first=sweep.setting
-        )
-        spent = [
-            (f"{who}{heading}", [Mark(ABSENT) if c is None else costs(c)[heading] for c in row])
-            for who, row in _named(rows)
-            for heading in _COSTS
-        ]
-        yield make_sheet(
-            f"{sweep.name} on {base}: cost of a run", values, spent, first=sweep.setting
-        )
+        figures, nll, spent = _sweep_columns(sweep, rows, selector, first)
+        yield make_sheet(caption, values, figures, notes, sweep.setting)
+        yield make_sheet(f"{title}: NLL, {selector}", values, nll, (), sweep.setting)
+        yield make_sheet(f"{title}: cost of a run", values, spent, (), sweep.setting)
         curves = _curves(sweep, rows, selector, first)
         if curves.shown:
             bars = any(math.isfinite(d) for curve in curves.shown for d in curve.deviations)
@@ -231,25 +231,24 @@ def _sweep_notes(sweep: Sweep, rows: Rows) -> Iterator[str]:
         )
 
 
-def _sweep_columns(sweep: Sweep, rows: Rows, selector: str, measure: str) -> list[Column]:
-    """A measure of each method's models at each value; beside an accuracy the reference figures."""
-    columns: list[Column] = []
-    for (who, cells), name in zip(_named(rows), rows, strict=True):
-        columns += [
-            spreads(f"{who}{short}", cells, model, selector, measure)
-            for model, short in SHORT.items()
-        ]
-        if measure == "accuracy" and name == _first_method(sweep, rows):
-            columns += [
-                (f"paper {short}", [Mark(paper_text(f)) for f in _references(sweep, model)])
-                for model, short in SHORT.items()
-            ]
-    return columns
-
-
-def _named(rows: Rows) -> list[tuple[str, Sequence[CellResult | None]]]:
-    """Rows with the beginning of their headings: a method alone is not named."""
-    return [("" if len(rows) == 1 else f"{name} ", cells) for name, cells in rows.items()]
+def _sweep_columns(
+    sweep: Sweep, rows: Rows, selector: str, first: str
+) -> tuple[list[Column], list[Column], list[Column]]:
+    """The first measure of each method's models at each value, beside reference figures; the NLL; and costs."""
+    figures: list[Column] = []
+    nll: list[Column] = []
+    spent: list[Column] = []
+    for name, cells in rows.items():
+        # A method alone is not named.
+        who = "" if len(rows) == 1 else f"{name} "
+        figures += _pair(cells, selector, first, before=who)
+        if first == "accuracy" and name == _first_method(sweep, rows):
+            figures += _paper([sweep.paper_at(value) for value in sweep.values])
+        nll += _pair(cells, selector, "nll", before=who)
+        for heading in _COSTS:
+            marks = [Mark(ABSENT) if cell is None else costs(cell)[heading] for cell in cells]
+            spent.append((f"{who}{heading}", marks))
+    return figures, nll, spent
 
 
 def _first_method(sweep: Sweep, rows: Rows) -> str:
@@ -257,29 +256,18 @@ def _first_method(sweep: Sweep, rows: Rows) -> str:
     return next(name for name in (*(sweep.methods or ()), *rows) if name in rows)
 
 
-def _references(sweep: Sweep, model: str) -> list[Figure | None]:
-    rows = [sweep.paper_at(value) for value in sweep.values]
-    return [None if row is None else row.pm if model == "personal" else row.gm for row in rows]
-
-
 def _curves(sweep: Sweep, rows: Rows, selector: str, first: str) -> Curves:
     label, factor = ("accuracy, percent", 100.0) if first == "accuracy" else ("RMSE", 1.0)
     curves = []
     for name, cells in rows.items():
         for model in SHORT:
-            found = [
-                c.spread((model, selector, first))
-                if c is not None and model in c.cell.models
-                else None
-                for c in cells
-            ]
-            means = tuple(math.nan if f is None else factor * f.mean for f in found)
-            deviations = tuple(math.nan if f is None else factor * f.sd for f in found)
-            curves.append(Curve(name, model, means, deviations))
-    for model in SHORT:
+            found = [spread([]) if c is None else c.spread((model, selector, first)) for c in cells]
+            means = tuple(factor * f.mean for f in found)
+            curves.append(Curve(name, model, means, tuple(factor * f.sd for f in found)))
+    for model, short in SHORT.items():
+        papers = [sweep.paper_at(value).get(short.lower()) for value in sweep.values]
         pairs = [
-            f if isinstance(f, tuple) else (math.nan if f is None else f, math.nan)
-            for f in _references(sweep, model)
+            f if isinstance(f, tuple) else (math.nan if f is None else f, math.nan) for f in papers
         ]
         means, deviations = zip(*pairs, strict=True)
         curves.append(Curve("paper", model, means, deviations, True))

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.config.registry import preset_text
+from pyro_pfedbayes.experiments.config.registry import preset_text, table_names
 from pyro_pfedbayes.experiments.tables.declaration.plan import make_plan
-from pyro_pfedbayes.experiments.tables.declaration.presets import table_names, table_text
 from pyro_pfedbayes.experiments.tables.declaration.reader import parse_spec, read_spec
 from tests.experiments.helpers import pfedbayes
 from tests.experiments.tables.helpers import DIGITS, OURS, plan, spec_file, tree, zeta
@@ -172,7 +171,7 @@ def test_tables_are_listed_with_a_line() -> None:
 
 def test_the_table_of_the_paper_quotes_its_figures() -> None:
     """Figures read off Table 1 by hand, and the numbers of a whole copy: 8 methods on 9 data sets."""
-    declared = tomllib.loads(table_text("table1"))
+    declared = tomllib.loads(preset_text("table1", "table"))
     paper: dict[str, dict[str, Any]] = {}
     for method in declared["method"]:
         paper.setdefault(method["name"], {}).update(method["paper"])
@@ -198,7 +197,7 @@ def test_tables_that_come_with_the_package_can_be_run(name: str) -> None:
 
 
 def test_the_quick_table_tunes_the_same_setting_of_all_methods() -> None:
-    declared = tomllib.loads(table_text("digits-quick"))
+    declared = tomllib.loads(preset_text("digits-quick", "table"))
     assert {tuple(m["grid"]) for m in declared["method"]} == {("lr",)}
     assert {len(m["grid"]["lr"]) for m in declared["method"]} == {2}
 
