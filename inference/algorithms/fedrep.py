@@ -8,36 +8,30 @@ from typing import ClassVar
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
 from pyro_pfedbayes.inference.algorithms.components.settings import Count
-from pyro_pfedbayes.inference.algorithms.components.split import SplitMethod, steps_for_head
+from pyro_pfedbayes.inference.algorithms.components.split import AlternatingMethod
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.point_descent import descend
 
 
 @dataclass(frozen=True)
-class FedRep(SplitMethod):
+class FedRep(AlternatingMethod):
     """Settings of FedRep.
 
     Of a round's R minibatches the first train the head under the server's body, the others the body under that head;
     the body is averaged.
     """
 
-    head_steps: Count | None = None
-    """Minibatches for the head, below ``local_steps``; None for half of them."""
     personal_steps: Count = 10  # type: ignore[misc]
     """Minibatches on which each head is fitted to the averaged body for its personal model."""
 
     name: ClassVar[str] = "fedrep"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        steps_for_head(self.head_steps, self.local_steps)
-
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round
     ) -> ClientUpdate:
         """Head, then body."""
-        private, descent, index = self.private(engine.model), self.descent(at), cohort.plan.index
-        heads = steps_for_head(self.head_steps, self.local_steps)
+        private, descent, heads = self.private(engine.model), self.descent(at), self.heads
+        index = cohort.plan.index
         first, rest = (replace(cohort.plan, index=i) for i in (index[:, :heads], index[:, heads:]))
         theta = self.starting_weights(engine.model, server, cohort)
         theta, _ = descend(engine, theta, first, descent, trained=private)

@@ -89,12 +89,9 @@ class FedTGP(PointMethod):
 
     def init(self, model: DeclaredModel) -> Tensors:
         """Where all clients begin, and no prototype yet."""
-        server = dict(super().init(model))
-        theta = server[THETA]
-        classes = class_count(model, self.name)
-        server[PROTOTYPES] = theta.new_zeros((classes, feature_size(model, self.name)))
-        server[KNOWN] = torch.zeros(classes, dtype=torch.bool, device=theta.device)
-        return server
+        server, classes = super().init(model), class_count(model, self.name)
+        prototypes = server[THETA].new_zeros((classes, feature_size(model, self.name)))
+        return {**server, PROTOTYPES: prototypes, KNOWN: prototypes.new_zeros(classes).bool()}
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """The common first weights, and the server's prototypes."""
@@ -105,19 +102,13 @@ class FedTGP(PointMethod):
     ) -> ClientUpdate:
         """R steps from a client's own weights; then the means of its features, class by class."""
         model = engine.model
-        theta, loss = descend(
-            engine,
-            cohort.state[THETA],
-            cohort.plan,
-            self.descent(at),
-            objective=PrototypeObjective(self.pull),
-            common={name: server[name] for name in self.extras},
-        )
-        classes = len(server[KNOWN])
+        objective, common = PrototypeObjective(self.pull), {n: server[n] for n in self.extras}
+        options = cohort.state[THETA], cohort.plan, self.descent(at)
+        theta, loss = descend(engine, *options, objective=objective, common=common)
         rows = []
         for row, own in enumerate(theta):
             z, y = labelled_features(model, own, cohort, row, "train")
-            members = F.one_hot(y, classes).to(z.dtype)
+            members = F.one_hot(y, len(server[KNOWN])).to(z.dtype)
             counts = members.sum(0)
             means = members.T @ z / counts.clamp_min(1)[:, None]
             rows.append({PROTOTYPES: means, COUNTS: counts})
@@ -128,11 +119,10 @@ class FedTGP(PointMethod):
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round
     ) -> Tensors:
         """Train the generator on the round's class means; its output for each class is sent next."""
-        parts = [upload.tensors for upload in uploads]
-        means = torch.cat([part[PROTOTYPES] for part in parts])
-        present = torch.cat([part[COUNTS] for part in parts]) > 0
+        sent = Upload.cat(list(uploads)).tensors
+        present = sent[COUNTS] > 0
         owners, y = present.nonzero(as_tuple=True)
-        z = means[owners, y]
+        z = sent[PROTOTYPES][owners, y]
         if not len(z):
             return server
         weights = {name: server[name] for name in GENERATOR if name in server}
@@ -147,15 +137,14 @@ class FedTGP(PointMethod):
     ) -> dict[str, Tensor]:
         """The generator after its epochs of gradient descent on class means ``[m, D]`` of classes ``[m]``."""
         leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
+        descent = torch.optim.SGD(leaves.values(), lr=self.server_lr)
         with torch.enable_grad():
             for _ in range(self.server_epochs):
                 order = torch.randperm(len(z), generator=stream).to(z.device)
                 for rows in order.split(self.server_batch):
-                    loss = prototype_loss(z[rows], y[rows], _generated(leaves), margin)
-                    gradients = torch.autograd.grad(loss, list(leaves.values()))
-                    with torch.no_grad():
-                        for leaf, gradient in zip(leaves.values(), gradients, strict=True):
-                            leaf.sub_(gradient, alpha=self.server_lr)
+                    descent.zero_grad()
+                    prototype_loss(z[rows], y[rows], _generated(leaves), margin).backward()
+                    descent.step()
         return {name: leaf.detach() for name, leaf in leaves.items()}
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:

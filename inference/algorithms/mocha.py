@@ -22,15 +22,10 @@ JITTER = 1e-6
 
 
 def coupling(theta: Tensor, relationship: str) -> Tensor:
-    """The matrix A of the penalty tr(W A W^T) over clients, the columns of W being their weights.
+    """The matrix A ``[M, M]`` of the penalty tr(W A W^T) over clients, the columns of W being their weights.
 
-    Args:
-        theta: Weights of M clients ``[M, P]``.
-        relationship: ``"mean"``: A = I - 11^T / M, the squared distances from the mean; ``"learned"``: the inverse of
-            (W^T W)^(1/2) / tr (W^T W)^(1/2) (Zhang & Yeung 2010).
-
-    Returns:
-        ``[M, M]``, symmetric and positive semi-definite.
+    ``"mean"``: A = I - 11^T / M, the squared distances from the mean; ``"learned"``: the inverse of
+    (W^T W)^(1/2) / tr (W^T W)^(1/2) (Zhang & Yeung 2010).
 
     Example:
         >>> coupling(torch.zeros(2, 3), "mean")

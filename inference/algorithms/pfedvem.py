@@ -21,8 +21,8 @@ from pyro_pfedbayes.inference.algorithm import (
     Values,
 )
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
-from pyro_pfedbayes.inference.algorithms.components.settings import Count, Positive
-from pyro_pfedbayes.inference.algorithms.components.split import SplitMethod, steps_for_head
+from pyro_pfedbayes.inference.algorithms.components.settings import Positive
+from pyro_pfedbayes.inference.algorithms.components.split import AlternatingMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.noise import NoiseStreams
@@ -44,12 +44,9 @@ def head_variance(loc: Tensor, scale: Tensor, mu: Tensor) -> Tensor:
 def head_bound(model: DeclaredModel, params: Values, own: Values, common: Values) -> Tensor:
     """Negative ELBO of one client's head, divided by its number of examples.
 
-    Args:
-        model: The declared model.
-        params: ``loc`` and ``rho`` of the head's Gaussian ``[d]``.
-        own: ``theta [P]`` for the body, noise ``eps [d]``, scalars ``variance`` (the prior's) and ``kl_weight`` =
-            1 / n_i, and a batch.
-        common: The prior's mean ``mu [d]`` and the head's places ``index [d]`` among all weights.
+    From ``loc`` and ``rho [d]`` of the head's Gaussian; the client's own ``theta [P]`` for the body, noise ``eps [d]``,
+    scalars ``variance`` (the prior's) and ``kl_weight`` = 1 / n_i, and a batch; the prior's common mean ``mu [d]``
+    and the head's places ``index [d]`` among all weights.
     """
     scale = F.softplus(params["rho"])
     head = params["loc"] + scale * own["eps"]
@@ -61,7 +58,7 @@ def head_bound(model: DeclaredModel, params: Values, own: Values, common: Values
 
 
 @dataclass(frozen=True)
-class PFedVEM(SplitMethod):
+class PFedVEM(AlternatingMethod):
     """Settings of pFedVEM: heads beta_i ~ N(mu, rho_i^2 I) with q_i = N(m_i, sigma_i^2), under a body that all share.
 
     A round of client i: rho_i^2 in closed form, ``head_steps`` minibatches on the head's ELBO, the others on the body
@@ -69,17 +66,11 @@ class PFedVEM(SplitMethod):
     head steps use all examples at once; here they use minibatches, as the steps of every other method.
     """
 
-    head_steps: Count | None = None
-    """Minibatches for the head, below ``local_steps``; None for half of them."""
     head_lr: Positive | None = None  # their learning rate; None for ``lr``
     scale: Positive = 0.1  # standard deviation of the heads' q_i where training begins
 
     name: ClassVar[str] = "pfedvem"
     models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        steps_for_head(self.head_steps, self.local_steps)
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """Heads around the common mean."""
@@ -100,16 +91,15 @@ class PFedVEM(SplitMethod):
         theta = server[THETA].expand(len(cohort.clients), -1).clone()
         noise = NoiseStreams(at.seed, at.index, cohort.clients, 1, width=len(mu), like=mu)
         known = {"variance": variance, "kl_weight": 1.0 / cohort.plan.sizes.to(mu.dtype)}
-        heads = steps_for_head(self.head_steps, self.local_steps)
         slow, fast = self.descent(at), self.descent(at, lr=self.head_lr)
         common = {"mu": mu, "index": index}
-        for step in range(heads):
+        for step in range(self.heads):
             own = {**batch(cohort.plan, step), THETA: theta, "eps": noise.draw()[0], **known}
             _, gradients = engine.differentiate(head_bound, params, own, common)
             for name, gradient in gradients.items():
                 params[name].sub_(gradient, alpha=fast.rate(step))
         total = theta.new_zeros(len(theta))
-        for step in range(heads, cohort.plan.steps):
+        for step in range(self.heads, cohort.plan.steps):
             theta[:, index] = params["loc"] + F.softplus(params["rho"]) * noise.draw()[0]
             loss, gradients = engine.differentiate(nll, {THETA: theta}, batch(cohort.plan, step))
             direction = gradients[THETA] + self.weight_decay * theta
@@ -118,7 +108,7 @@ class PFedVEM(SplitMethod):
         theta[:, index] = params["loc"]
         state = {LOC: params["loc"], RHO: params["rho"], PERSONAL: theta}
         upload = {THETA: theta[:, ~private], LOC: params["loc"], PRECISION: 1.0 / variance}
-        return ClientUpdate(state, upload, total / (cohort.plan.steps - heads))
+        return ClientUpdate(state, upload, total / (cohort.plan.steps - self.heads))
 
     def server_update(
         self, model: DeclaredModel, server: Tensors, uploads: Iterable[Upload], at: Round

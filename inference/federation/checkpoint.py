@@ -34,7 +34,15 @@ def save_checkpoint(folder: Path, state: FederationState, meta: Mapping[str, Any
     try:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{name}.tmp"
-        save_file(_tensors(state), temporary)
+        owners = {"server": state.server, **{str(i): row for i, row in state.clients.items()}}
+        save_file(
+            {
+                f"{owner}/{name}": tensor.detach().cpu().contiguous()
+                for owner, tensors in owners.items()
+                for name, tensor in tensors.items()
+            },
+            temporary,
+        )
         digest = _sha256(temporary)
         os.replace(temporary, folder / name)
         index = {
@@ -86,13 +94,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _tensors(state: FederationState) -> dict[str, Tensor]:
-    tensors = {f"server/{name}": tensor for name, tensor in state.server.items()}
-    for client, row in state.clients.items():
-        tensors |= {f"{client}/{name}": tensor for name, tensor in row.items()}
-    return {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

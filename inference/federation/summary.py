@@ -50,14 +50,8 @@ def chosen_rounds(
 ) -> dict[str, Mapping[str, Any]]:
     """The figures of the rounds that a history is quoted by, of its column ``key`` (``"personal"`` or ``"global"``).
 
-    Args:
-        records: One an evaluated round, as in ``metrics.jsonl``.
-        key: Which model.
-        outcome: See `first_of`.
-
-    Returns:
-        ``last``; ``best``, the best on the test set by the first measure; and ``selected``, the best on the validation
-        examples (ties go to the lower validation NLL). What cannot be told is left out.
+    ``last``; ``best``, the best on the test set by the first measure; and ``selected``, the best on the validation
+    examples (ties go to the lower validation NLL), where there are such rounds.
 
     Example:
         >>> rows = [{"accuracy": 0.8, "validation_accuracy": 0.9, "validation_nll": 0.5}]
@@ -67,23 +61,27 @@ def chosen_rounds(
         {'last': 0.7, 'best': 0.8, 'selected': 0.7}
     """
     first = first_of(records, key, outcome)
-    sign = 1 if MEASURES[first].better == "higher" else -1
 
-    def worth(row: Mapping[str, Any], name: str) -> float:
-        """The larger, the better; what is no number is worse than all that are."""
-        value = row.get(name)
-        return -math.inf if value is None or math.isnan(value) else sign * value
+    def best(rows: Sequence[Mapping[str, Any]], *names: str) -> Mapping[str, Any]:
+        """The row with the best measures, the first before the next ones; no number is worse than all numbers."""
+
+        def worth(row: Mapping[str, Any], name: str) -> float:
+            value = row.get(name)
+            if value is None or math.isnan(value):
+                return -math.inf
+            higher = MEASURES[name.removeprefix("validation_")].better == "higher"
+            return float(value if higher else -value)
+
+        return max(rows, key=lambda row: [worth(row, name) for name in names])
 
     rows = [record[key] for record in records if first in record[key]]
     if not rows:
         return {}
-    found = {"last": rows[-1], "best": max(rows, key=lambda row: worth(row, first))}
-    judged = [row for row in rows if f"validation_{first}" in row]
-    if judged:
+    found = {"last": rows[-1], "best": best(rows, first)}
+    validated = [row for row in rows if f"validation_{first}" in row]
+    if validated:
         # Few validation examples tie often; the likelihood then decides.
-        found["selected"] = max(
-            judged, key=lambda row: (worth(row, f"validation_{first}"), _negative(row))
-        )
+        found["selected"] = best(validated, f"validation_{first}", "validation_nll")
     return found
 
 
@@ -91,16 +89,6 @@ def _column(records: Sequence[Mapping[str, Any]], key: str, outcome: str) -> dic
     first, chosen = first_of(records, key, outcome), chosen_rounds(records, key, outcome)
     further = next(names for name, *names in SUMMARIZED.values() if name == first)
     last = chosen.get("last", {})
-    column: dict[str, Any] = {
-        first: {which: chosen.get(which, {}).get(first) for which in ("last", "best", "selected")},
-        **{name: last[name] for name in further if name in last},
-    }
-    if f"mean_weights_{first}" in last:
-        column[f"mean_weights_{first}"] = last[f"mean_weights_{first}"]
-    return column
-
-
-def _negative(row: Mapping[str, Any]) -> float:
-    """Minus the validation NLL; one that is not finite comes back from a checkpoint as None."""
-    nll = row["validation_nll"]
-    return -math.inf if nll is None or math.isnan(nll) else -nll
+    figures = {which: chosen.get(which, {}).get(first) for which in ("last", "best", "selected")}
+    further = [name for name in (*further, f"mean_weights_{first}") if name in last]
+    return {first: figures, **{name: last[name] for name in further}}

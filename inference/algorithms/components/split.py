@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import Count
 from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.declared import DeclaredModel
@@ -58,16 +59,6 @@ def mask_of(model: DeclaredModel, sites: Iterable[str]) -> Tensor:
     return layout.flatten(parts)
 
 
-def steps_for_head(head_steps: int | None, local_steps: int) -> int:
-    """How many of a round's minibatches are for the head: as many as asked for, or half of them."""
-    steps = local_steps // 2 if head_steps is None else head_steps
-    if not 1 <= steps < local_steps:
-        raise UserError(
-            f"head_steps is {steps} of local_steps {local_steps}; leave some minibatches to the head and to the body"
-        )
-    return steps
-
-
 @dataclass(frozen=True)
 class SplitMethod(PointMethod):
     """What such methods share."""
@@ -111,3 +102,24 @@ class SplitMethod(PointMethod):
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """The averaged weights with the client's own."""
         return {PERSONAL: self.starting_weights(engine.model, server, cohort)}
+
+
+@dataclass(frozen=True)
+class AlternatingMethod(SplitMethod):
+    """Such a method whose rounds train heads first, then bodies."""
+
+    head_steps: Count | None = None
+    """Minibatches for the head, below ``local_steps``; None for half of them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.heads < self.local_steps:
+            raise UserError(
+                f"head_steps is {self.heads} of local_steps {self.local_steps}; "
+                "leave some minibatches to the head and to the body"
+            )
+
+    @property
+    def heads(self) -> int:
+        """How many of a round's minibatches are for the head."""
+        return self.local_steps // 2 if self.head_steps is None else self.head_steps
