@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Upload
 from pyro_pfedbayes.inference.algorithms.components.features import (
     class_count,
     layers_of,
@@ -67,8 +67,8 @@ class BNFed(PointMethod):
     max_units: Count = 700
     """Neurons of a global layer beyond which a client adds at most one more."""
 
-    name: ClassVar[str] = "bnfed"
-    models: ClassVar[tuple[Judged, ...]] = ("global",)
+    name = "bnfed"
+    models = ("global",)
 
     def init(self, model: DeclaredModel) -> Tensors:
         """The model's weights; there is no global network before clients have sent theirs."""

@@ -8,21 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
-    Values,
-)
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Upload, Values
 from pyro_pfedbayes.inference.algorithms.components.features import layers_of, sequential
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.algorithms.components.settings import NonNegative
@@ -93,10 +85,10 @@ class CD2PFed(PointMethod):
     """``"linear"`` from 0 in the first round; ``"constant"`` for p in all rounds."""
     distillation: NonNegative = 1.0  # weight of the divergence
 
-    name: ClassVar[str] = "cd2-pfed"
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    copied: ClassVar[tuple[str, ...]] = (THETA, PERSONAL)
-    personal_steps: ClassVar[int] = 1
+    name = "cd2-pfed"
+    models = ("personal",)
+    copied = (THETA, PERSONAL)
+    personal_steps = 1
     """Putting a personal model together takes no gradient."""
 
     def share(self, at: Round) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
@@ -22,7 +22,7 @@ class Ditto(PointMethod):
     """The authors' lambda: 0 is local training, a large one FedAvg. They choose among 0.1, 1 and 2."""
     personal_lr: Positive | None = None  # learning rate of v_i; None for ``lr``
 
-    name: ClassVar[str] = "ditto"
+    name = "ditto"
 
     def gradient_steps(self, at: Round) -> int:
         """One gradient for the common and one for the personal model a minibatch."""

@@ -17,5 +17,5 @@ class FedAvg(PointMethod):
     w becomes the mean of the w_i, weighted by n_i. Nothing stays with a client, and there are no personal models.
     """
 
-    name: ClassVar[str] = "fedavg"
+    name = "fedavg"
     models: ClassVar[tuple[Judged, ...]] = ("global",)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Tensors
+from pyro_pfedbayes.inference.algorithm import Cohort, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
 from pyro_pfedbayes.inference.algorithms.components.settings import Count, Positive
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
@@ -21,9 +20,9 @@ class FedAvgFineTuned(FedAvg):
     """Minibatches that a client works through from the server's weights, for its personal model."""
     personal_lr: Positive | None = None  # their learning rate; None for ``lr``
 
-    name: ClassVar[str] = "fedavg-ft"
-    models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
-    copied: ClassVar[tuple[str, ...]] = (PERSONAL,)
+    name = "fedavg-ft"
+    models = ("personal", "global")
+    copied = (PERSONAL,)
 
     def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
         """Steps from the server's weights, at a constant rate."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyro_pfedbayes.inference.algorithms.components.split import SplitMethod
 
@@ -15,4 +14,4 @@ class FedPer(SplitMethod):
     The personal model is the averaged body under the client's head.
     """
 
-    name: ClassVar[str] = "fedper"
+    name = "fedper"

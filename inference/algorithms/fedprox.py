@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyro_pfedbayes.inference.algorithms.components.settings import NonNegative
 from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
@@ -16,7 +15,7 @@ class FedProx(FedAvg):
     mu: NonNegative = 0.01
     """Weight of the proximal term; 0 is FedAvg. The authors try 0.001, 0.01, 0.1 and 1."""
 
-    name: ClassVar[str] = "fedprox"
+    name = "fedprox"
 
     @property
     def proximal(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
@@ -21,10 +20,10 @@ class FedRep(AlternatingMethod):
     the body is averaged.
     """
 
-    personal_steps: Count = 10  # type: ignore[misc]
+    personal_steps: Count = 10
     """Minibatches on which each head is fitted to the averaged body for its personal model."""
 
-    name: ClassVar[str] = "fedrep"
+    name = "fedrep"
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round

@@ -8,21 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
-    Values,
-)
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Upload, Values
 from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
     labelled_features,
     stacked,
@@ -81,10 +72,10 @@ class FedTGP(PointMethod):
     server_batch: Count = 10  # class means in one of its steps
     server_lr: Positive = 0.01  # its learning rate
 
-    name: ClassVar[str] = "fedtgp"
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    extras: ClassVar[tuple[str, ...]] = (PROTOTYPES, KNOWN)
-    personal_steps: ClassVar[int] = 1
+    name = "fedtgp"
+    models = ("personal",)
+    extras = (PROTOTYPES, KNOWN)
+    personal_steps = 1
     """Taking up the latest prototypes takes no gradient."""
 
     def init(self, model: DeclaredModel) -> Tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +61,7 @@ class HeurFedAMP(StoringMethod):
     lam: NonNegative = 1.0  # weight of the pull, with ``alpha``
     alpha: Positive = 1e4  # step size of the server's attention; only lam / alpha matters here
 
-    name: ClassVar[str] = "heurfedamp"
+    name = "heurfedamp"
 
     @property
     def proximal(self) -> float:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Tensors
+from pyro_pfedbayes.inference.algorithm import Cohort, Tensors
 from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
     LABELS,
     MEMORY,
-    empty_memory,
+    MemoryMethod,
     filled_memory,
     labelled_features,
-    stacked,
 )
-from pyro_pfedbayes.inference.algorithms.components.features import feature_size, features
+from pyro_pfedbayes.inference.algorithms.components.features import features
 from pyro_pfedbayes.inference.algorithms.components.settings import Count, Positive
-from pyro_pfedbayes.inference.algorithms.fedavg import FedAvg
 from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
-from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 MIX = "mix"
@@ -36,7 +33,7 @@ Distance = Literal["squared", "euclidean"]
 
 
 @dataclass(frozen=True)
-class KNNPer(FedAvg):
+class KNNPer(MemoryMethod):
     """Settings of kNN-Per; the rounds are FedAvg's.
 
     After them each client stores the features (before the last layer) and labels of its training examples. With
@@ -56,31 +53,16 @@ class KNNPer(FedAvg):
     """Whether lambda_i is chosen among 0, 0.1, ..., 1 by accuracy (then NLL) on the client's validation examples, if
     it has any."""
 
-    name: ClassVar[str] = "knn-per"
-    models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
-    extras: ClassVar[tuple[str, ...]] = (MEMORY, LABELS, MIX)
-    personal_steps: ClassVar[int] = 1
-    """Storing examples takes no gradient."""
-
-    def init(self, model: DeclaredModel) -> Tensors:
-        """The server's weights."""
-        feature_size(model, self.name)
-        return super().init(model)
+    name = "knn-per"
+    models = ("personal", "global")
+    extras = (MEMORY, LABELS, MIX)
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
-        """Nothing stored."""
-        rows = super().client_init(model, server, count)
-        size = feature_size(model, self.name)
-        memory = empty_memory(server[THETA], count, self.capacity, size)
-        return {**rows, **memory, MIX: server[THETA].new_zeros(count)}
+        """Nothing stored, which counts for nothing."""
+        return {**super().client_init(model, server, count), MIX: server[THETA].new_zeros(count)}
 
-    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
-        """Store each client's examples, and choose how much they count."""
-        model, theta = engine.model, server[THETA]
-        rows = [self._row(model, theta, cohort, row) for row in range(len(cohort.clients))]
-        return {THETA: theta.expand(len(rows), -1).clone(), **stacked(rows)}
-
-    def _row(self, model: DeclaredModel, theta: Tensor, cohort: Cohort, row: int) -> Tensors:
+    def stored(self, model: DeclaredModel, theta: Tensor, cohort: Cohort, row: int) -> Tensors:
+        """A client's examples, and how much they count."""
         z, y = labelled_features(model, theta, cohort, row, "train", self.capacity)
         memory, mix = filled_memory(z, y, self.capacity), theta.new_tensor(self.mix)
         x, y = cohort.examples(cohort.clients[row], "validation")

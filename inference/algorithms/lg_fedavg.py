@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,7 +18,7 @@ class LGFedAvg(FedPer):
     start, as for every other method.
     """
 
-    name: ClassVar[str] = "lg-fedavg"
+    name = "lg-fedavg"
 
     def private(self, model: DeclaredModel) -> Tensor:
         """Which weights stay with a client, bool ``[P]``: all but the head's."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Tensors
+from pyro_pfedbayes.inference.algorithm import Cohort, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.models.declared import DeclaredModel
@@ -20,8 +19,8 @@ class Local(PointMethod):
     The weights of the "global model" stay where they began.
     """
 
-    name: ClassVar[str] = "local"
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    name = "local"
+    models = ("personal",)
 
     def starting_weights(self, model: DeclaredModel, server: Tensors, cohort: Cohort) -> Tensor:
         """The client's own."""

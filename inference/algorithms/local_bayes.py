@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +70,7 @@ class LocalBayes(Local):
     """Standard deviation of the narrow one; the paper tries exp(-6), exp(-7), exp(-8)."""
     rho: float = -4.0  # standard deviation where training begins, as softplus(rho)
 
-    name: ClassVar[str] = "local-bayes"
+    name = "local-bayes"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ class Mocha(StoringMethod):
     ridge: NonNegative = 0.0  # weight of the squared norm
     relationship: Literal["mean", "learned"] = "mean"  # how A is made, see `coupling`
 
-    name: ClassVar[str] = "mocha"
+    name = "mocha"
 
     def client_update(
         self, engine: GradientEngine, server: Tensors, cohort: Cohort, at: Round

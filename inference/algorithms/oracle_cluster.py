@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Upload
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
@@ -29,10 +28,10 @@ class OracleCluster(PointMethod):
     method. Clients whose classes are the same set share weights; the global model is the mean of all groups' weights.
     """
 
-    name: ClassVar[str] = "oracle-cluster"
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    copied: ClassVar[tuple[str, ...]] = (PERSONAL,)
-    personal_steps: ClassVar[int] = 1
+    name = "oracle-cluster"
+    models = ("personal",)
+    copied = (PERSONAL,)
+    personal_steps = 1
     """A personal model is that of the client's group, without a step."""
 
     def init(self, model: DeclaredModel) -> Tensors:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.algorithms.components.settings import Count, Positive
 from pyro_pfedbayes.inference.beliefs.points import THETA
@@ -38,9 +38,9 @@ class PerFedAvg(PointMethod):
     delta: Positive = 1e-3
     personal_steps: Count = 1
 
-    name: ClassVar[str] = "per-fedavg"
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    copied: ClassVar[tuple[str, ...]] = (PERSONAL,)
+    name = "per-fedavg"
+    models = ("personal",)
+    copied = (PERSONAL,)
 
     @property
     def _batches(self) -> int:

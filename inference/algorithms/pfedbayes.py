@@ -20,18 +20,9 @@ from pyro_pfedbayes.inference.algorithms.components.settings import (
     check_families,
     check_settings,
 )
+from pyro_pfedbayes.inference.beliefs import sites
 from pyro_pfedbayes.inference.beliefs.client_objective import POINT
-from pyro_pfedbayes.inference.beliefs.sites import (
-    Belief,
-    SiteBelief,
-    all_names,
-    fresh_private,
-    parameter_names,
-    restarted,
-    server_start,
-    shared_upload,
-    w_of,
-)
+from pyro_pfedbayes.inference.beliefs.sites import Belief
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.inference.engine.noise import NoiseStreams
 from pyro_pfedbayes.inference.engine.optimizer import RowAdam, split_moments
@@ -138,7 +129,7 @@ class PFedBayes:
     personal_lr: Positive | None = None
     personal_schedule: Schedule = "cosine"
 
-    name: ClassVar[str] = "pfedbayes"
+    name = "pfedbayes"
     models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
 
     def __post_init__(self) -> None:
@@ -167,19 +158,19 @@ class PFedBayes:
     def init(self, model: DeclaredModel) -> Tensors:
         """The server's first w and points, and Adam's averages over them if they are shared."""
         check_families(model, self.kinds, self.server_rule, self.screening)
-        server = server_start(model)
+        server = sites.server_start(model)
         if self.optimizer_state == "shared":
-            rows = restarted(model, server, 1)
-            fresh = RowAdam.fresh_state([rows[name] for name in parameter_names(model)])
+            rows = sites.restarted(model, server, 1)
+            fresh = RowAdam.fresh_state([rows[name] for name in sites.parameter_names(model)])
             server |= prefixed({name: row[0] for name, row in fresh.items()}, "adam.")
         return server
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """A client that has never trained believes what the server believes."""
-        rows = restarted(model, server, count) | fresh_private(model, count)
+        rows = sites.restarted(model, server, count) | sites.fresh_private(model, count)
         # Shared moments are the server's, but in the personal phase every client has its own.
         if self.optimizer_state != "reset":
-            fresh = RowAdam.fresh_state([rows[name] for name in all_names(model)])
+            fresh = RowAdam.fresh_state([rows[name] for name in sites.all_names(model)])
             rows |= prefixed(fresh, "adam.")
             if self.server_rule == "gradient":
                 rows |= prefixed(RowAdam.fresh_state([rows["loc"], rows["rho"]]), FOLLOWER)
@@ -204,9 +195,9 @@ class PFedBayes:
         """R minibatches of Adam on the client objective; the localized w_i follows if the rule asks for it."""
         phase, model = self._phase(at), engine.model
         believed = of_clients(server, cohort.clients)
-        w = w_of(believed)
+        w = sites.w_of(believed)
         state = self._starting_rows(model, believed, cohort, phase)
-        names = all_names(model)
+        names = sites.all_names(model)
         params = {name: state[name] for name in names}
         adam = RowAdam(list(params.values()), self._adam_state(model, believed, state, phase))
         localized = None
@@ -231,12 +222,12 @@ class PFedBayes:
             if localized is not None:
                 localized.step(state["loc"], F.softplus(state["rho"]), weights[0])
         moments = adam.state()
-        upload = shared_upload(model, params)
+        upload = sites.shared_upload(model, params)
         if localized is not None:
             upload = {"loc": localized.loc, "rho": localized.rho}
         stay: dict[str, Tensor] = {}
         if self._shares(phase):
-            common, own = split_moments(moments, len(parameter_names(model)))
+            common, own = split_moments(moments, len(sites.parameter_names(model)))
             upload |= prefixed(common, "adam.")
             stay = prefixed(own, "adam.")
         elif self.optimizer_state != "reset" and at.index + 1 < at.total:
@@ -280,14 +271,16 @@ class PFedBayes:
         """Stacked q^i."""
         if isinstance(model, BayesianModel) and model.plain:
             return model.layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
-        return SiteBelief(model, {name: clients[name] for name in all_names(model)}, stacked=True)
+        return sites.SiteBelief(
+            model, {name: clients[name] for name in sites.all_names(model)}, stacked=True
+        )
 
     def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """The server's w."""
         if isinstance(model, BayesianModel) and model.plain:
             return model.layout.gaussian(server["loc"], server["scale"])
         points = {POINT: server[POINT]} if POINT in server else {}
-        return SiteBelief(model, {**w_of(server), **points}, of_server=True)
+        return sites.SiteBelief(model, {**sites.w_of(server), **points}, of_server=True)
 
     @property
     def noise_scale(self) -> float:
@@ -334,9 +327,9 @@ class PFedBayes:
         if not self._shares(phase):
             return own
         if phase.name != "kinds":
-            clients = len(state[all_names(model)[0]])
+            clients = len(state[sites.all_names(model)[0]])
             averages = {k: v.expand(clients, *v.shape) for k, v in averages.items()}
-        return {**split_moments(own, len(parameter_names(model)))[1], **averages}
+        return {**split_moments(own, len(sites.parameter_names(model)))[1], **averages}
 
     def _weights(self, cohort: Cohort, like: Tensor) -> tuple[Tensor, Tensor]:
         """Factors of the KL divergence (scalar) and of the log-likelihood ``[S]``."""
@@ -351,12 +344,14 @@ class PFedBayes:
         restart = self.start == "server"
         if phase.name == "personal":
             restart = phase.first and (self.personal_start or self.start) == "server"
-        fresh = restarted(model, believed, len(cohort.clients), cohort.state)
+        fresh = sites.restarted(model, believed, len(cohort.clients), cohort.state)
         if not restart:
             # A point that carried on before the personal phase would never hear of the others.
             points = {POINT} if phase.name != "personal" else set()
             fresh = {name: value for name, value in fresh.items() if name in points}
-        own = {name: cohort.state[name].clone() for name in all_names(model) if name not in fresh}
+        own = {
+            name: cohort.state[name].clone() for name in sites.all_names(model) if name not in fresh
+        }
         return {**cohort.state, **own, **fresh}
 
     def _importance(self, upload: Upload) -> Tensor:
@@ -368,7 +363,7 @@ class PFedBayes:
         """The next w, with points and Adam's averages, from a stream of uploads."""
         weighed = ((upload.tensors, self._importance(upload)) for upload in uploads)
         if self.server_rule == "closed-form":
-            return project(model.declaration, weighed, w_of(server))
+            return project(model.declaration, weighed, sites.w_of(server))
         averages = averaged(weighed)
         rho = momentum_step(inverse_softplus(server["scale"]), averages.pop("rho"), self.beta)
         loc = momentum_step(server["loc"], averages.pop("loc"), self.beta)

@@ -8,38 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Judged, Round, Tensors, Values
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Values
+from pyro_pfedbayes.inference.algorithms.components import polya_gamma as pg
 from pyro_pfedbayes.inference.algorithms.components.class_tree import class_tree
 from pyro_pfedbayes.inference.algorithms.components.feature_memory import (
     LABELS,
     MEMORY,
-    empty_memory,
+    MemoryMethod,
     filled_memory,
     labelled_features,
-    stacked,
 )
 from pyro_pfedbayes.inference.algorithms.components.features import (
     class_count,
-    feature_size,
     features,
     features_at,
     last_layer,
-)
-from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
-from pyro_pfedbayes.inference.algorithms.components.polya_gamma import (
-    bound,
-    conditional,
-    mean_field,
-    mean_sigmoid,
-    rbf,
-    tilt,
 )
 from pyro_pfedbayes.inference.algorithms.components.settings import Count, NonNegative, Positive
 from pyro_pfedbayes.inference.algorithms.components.split import mask_of
@@ -64,14 +54,14 @@ class GPObjective:
         y, counts = counted(own)
         z = F.normalize(features_at(model, params[THETA], own["x"]), dim=-1)
         kappa = own[TREE][:, y] * counts / 2
-        kernel = rbf(z, z, self.outputscale, self.lengthscale)
+        kernel = pg.rbf(z, z, self.outputscale, self.lengthscale)
         kernels = kernel.expand(len(kappa), *kernel.shape)
-        c = mean_field(kernels.detach(), kappa, self.iterations)
-        return -bound(kernels, kappa, c).sum() / counts.sum().clamp_min(1)
+        c = pg.mean_field(kernels.detach(), kappa, self.iterations)
+        return -pg.bound(kernels, kappa, c).sum() / counts.sum().clamp_min(1)
 
 
 @dataclass(frozen=True)
-class PFedGP(PointMethod):
+class PFedGP(MemoryMethod):
     """Settings of pFedGP; the defaults of rate, momentum, decay, weights and kernel are the authors'.
 
     The classes of a client form a binary tree (2-means of class means); each inner node is a Gaussian process
@@ -91,15 +81,12 @@ class PFedGP(PointMethod):
     capacity: Count = 500
     """Training examples that a client builds trees and predictions from, at most; time grows with its cube."""
 
-    name: ClassVar[str] = "pfedgp"
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    extras: ClassVar[tuple[str, ...]] = (MEMORY, LABELS, TREE, OMEGA)
-    personal_steps: ClassVar[int] = 1
-    """Conditioning on examples takes no gradient."""
+    name = "pfedgp"
+    models = ("personal",)
+    extras = (MEMORY, LABELS, TREE, OMEGA)
 
     def init(self, model: DeclaredModel) -> Tensors:
         """The server's weights; the last layer's are never used."""
-        feature_size(model, self.name)
         if len(last_layer(model, self.name)) == len(model.declaration.shapes):
             raise UserError(
                 f"{self.name} learns the layers below the last, and this network has none; give it a hidden layer"
@@ -111,7 +98,6 @@ class PFedGP(PointMethod):
         theta, classes = server[THETA], class_count(model, self.name)
         return {
             **super().client_init(model, server, count),
-            **empty_memory(theta, count, self.capacity, feature_size(model, self.name)),
             TREE: theta.new_zeros((count, classes - 1, classes)),
             OMEGA: theta.new_zeros((count, classes - 1, self.capacity)),
         }
@@ -126,7 +112,7 @@ class PFedGP(PointMethod):
         """R steps on the features, the client's tree fixed."""
         model, classes = engine.model, class_count(engine.model, self.name)
         rows = range(len(cohort.clients))
-        examples = (self._examples(model, server, cohort, row) for row in rows)
+        examples = (self._examples(model, server[THETA], cohort, row) for row in rows)
         trees = torch.stack([class_tree(z, y, classes) for z, y in examples])
         used = int((trees != 0).any(-1).sum(1).max())
         body = self.averaged_places(model, at)
@@ -141,28 +127,23 @@ class PFedGP(PointMethod):
         )
         return ClientUpdate({}, {THETA: theta[:, body]}, loss)
 
-    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
-        """Store each client's examples, build its tree, and condition its Gaussian processes."""
-        model = engine.model
-        found = []
-        for row in range(len(cohort.clients)):
-            z, y = self._examples(model, server, cohort, row)
-            tree = class_tree(z, y, class_count(model, self.name))
-            omega = z.new_zeros((len(tree), self.capacity))
-            for node, sides in enumerate(tree):
-                below = sides[y].nonzero()[:, 0]
-                if len(below):
-                    kernel = rbf(z[below], z[below], self.outputscale, self.lengthscale)
-                    kappa = sides[y[below]] / 2
-                    c = mean_field(kernel, kappa, self.iterations)
-                    omega[node, below] = tilt(c, kappa)
-            found.append({**filled_memory(z, y, self.capacity), TREE: tree, OMEGA: omega})
-        return {THETA: server[THETA].expand(len(found), -1).clone(), **stacked(found)}
+    def stored(self, model: DeclaredModel, theta: Tensor, cohort: Cohort, row: int) -> Tensors:
+        """A client's examples and tree, and its Gaussian processes conditioned on the examples."""
+        z, y = self._examples(model, theta, cohort, row)
+        tree = class_tree(z, y, class_count(model, self.name))
+        omega = z.new_zeros((len(tree), self.capacity))
+        for node, sides in enumerate(tree):
+            below = sides[y].nonzero()[:, 0]
+            if len(below):
+                kernel = pg.rbf(z[below], z[below], self.outputscale, self.lengthscale)
+                kappa = sides[y[below]] / 2
+                omega[node, below] = pg.tilt(pg.mean_field(kernel, kappa, self.iterations), kappa)
+        return {**filled_memory(z, y, self.capacity), TREE: tree, OMEGA: omega}
 
     def _examples(
-        self, model: DeclaredModel, server: Tensors, cohort: Cohort, row: int
+        self, model: DeclaredModel, theta: Tensor, cohort: Cohort, row: int
     ) -> tuple[Tensor, Tensor]:
-        z, y = labelled_features(model, server[THETA], cohort, row, "train", self.capacity)
+        z, y = labelled_features(model, theta, cohort, row, "train", self.capacity)
         return F.normalize(z, dim=-1), y
 
     def predicted(self, model: DeclaredModel, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -198,10 +179,10 @@ def tree_probabilities(
         if not len(below):
             continue
         points, kappa = memory[below], sides[labels[below]] / 2
-        kernel = rbf(points, points, outputscale, lengthscale)
-        posterior = conditional(kernel, kappa, weights[below])
-        cross = rbf(points, z, outputscale, lengthscale)
-        right = mean_sigmoid(*posterior.at(cross, outputscale))[:, None]
+        kernel = pg.rbf(points, points, outputscale, lengthscale)
+        posterior = pg.conditional(kernel, kappa, weights[below])
+        cross = pg.rbf(points, z, outputscale, lengthscale)
+        right = pg.mean_sigmoid(*posterior.at(cross, outputscale))[:, None]
         probs = torch.where(sides > 0, probs * right, probs)
         probs = torch.where(sides < 0, probs * (1 - right), probs)
     return probs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Upload
@@ -32,7 +32,7 @@ class PFedMe(PointMethod):
     inner_lr: Positive = 0.05  # their length; inner_lr * lam must be below 2, or they diverge
     beta: Positive = 1.0  # the server's step: w <- (1 - beta) w + beta mean(w_i)
 
-    name: ClassVar[str] = "pfedme"
+    name = "pfedme"
 
     def __post_init__(self) -> None:
         super().__post_init__()

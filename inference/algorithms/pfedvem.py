@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pyro_pfedbayes.families.clients import inverse_softplus
-from pyro_pfedbayes.inference.algorithm import (
-    ClientUpdate,
-    Cohort,
-    Judged,
-    Round,
-    Tensors,
-    Upload,
-    Values,
-)
+from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors, Upload, Values
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL
 from pyro_pfedbayes.inference.algorithms.components.settings import Positive
 from pyro_pfedbayes.inference.algorithms.components.split import AlternatingMethod
@@ -69,8 +60,8 @@ class PFedVEM(AlternatingMethod):
     head_lr: Positive | None = None  # their learning rate; None for ``lr``
     scale: Positive = 0.1  # standard deviation of the heads' q_i where training begins
 
-    name: ClassVar[str] = "pfedvem"
-    models: ClassVar[tuple[Judged, ...]] = ("personal", "global")
+    name = "pfedvem"
+    models = ("personal", "global")
 
     def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
         """Heads around the common mean."""

@@ -20,15 +20,7 @@ from pyro_pfedbayes.inference.predictive.draws import (
     number_predictive,
     posterior_predictive,
 )
-from pyro_pfedbayes.measures.scores import (
-    accuracy,
-    brier_score,
-    expected_calibration_error,
-    interval_coverage,
-    mean_absolute_error,
-    negative_log_likelihood,
-    root_mean_squared_error,
-)
+from pyro_pfedbayes.measures import scores
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 
@@ -162,21 +154,21 @@ def measures(predictions: AnyPredictions) -> dict[str, Any]:
         scale = predictions.scale
         density = float(predictions.log_density.double().mean())
         return {
-            "rmse": float(root_mean_squared_error(predictions.mean, y)) * scale,
-            "mae": float(mean_absolute_error(predictions.mean, y)) * scale,
+            "rmse": float(scores.root_mean_squared_error(predictions.mean, y)) * scale,
+            "mae": float(scores.mean_absolute_error(predictions.mean, y)) * scale,
             "nll": -density + math.log(scale),
             "crps": float(predictions.crps.double().mean()) * scale,
-            "coverage90": float(interval_coverage(predictions.lower, predictions.upper, y)),
+            "coverage90": float(scores.interval_coverage(predictions.lower, predictions.upper, y)),
         }
     probs = predictions.probs
     if not bool(probs.isfinite().all()):
         # A belief that has diverged is evaluated all the same: as not a number.
         return dict.fromkeys(("accuracy", "nll", "ece", "brier"), math.nan)
     return {
-        "accuracy": float(accuracy(probs, y)),
-        "nll": float(negative_log_likelihood(probs, y)),
-        "ece": float(expected_calibration_error(probs, y)),
-        "brier": float(brier_score(probs, y)),
+        "accuracy": float(scores.accuracy(probs, y)),
+        "nll": float(scores.negative_log_likelihood(probs, y)),
+        "ece": float(scores.expected_calibration_error(probs, y)),
+        "brier": float(scores.brier_score(probs, y)),
     }
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pyro_pfedbayes.inference.algorithm import Judged, Round, Tensors, Upload
+from pyro_pfedbayes.inference.algorithm import Round, Tensors, Upload
 from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
 from pyro_pfedbayes.inference.beliefs.points import THETA
 from pyro_pfedbayes.models.declared import DeclaredModel
@@ -21,7 +20,7 @@ ROWS, CLIENTS = "held.theta", "held.client"
 class StoringMethod(PointMethod):
     """A method whose server stores the latest weights of each client, in the order of their numbers."""
 
-    models: ClassVar[tuple[Judged, ...]] = ("personal",)
+    models = ("personal",)
 
     def parted(self, model: DeclaredModel, theta: Tensor) -> tuple[Tensors, Tensors]:
         """All weights stay, and are sent."""

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.inference.algorithm import Cohort, Tensors
-from pyro_pfedbayes.inference.algorithms.components.features import features_at
+from pyro_pfedbayes.inference.algorithms.components.features import feature_size, features_at
+from pyro_pfedbayes.inference.algorithms.components.point import PointMethod
+from pyro_pfedbayes.inference.algorithms.components.settings import Count
+from pyro_pfedbayes.inference.beliefs.points import THETA
+from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 MEMORY, LABELS = "memory", "labels"
@@ -51,12 +55,6 @@ def labelled_features(
     return torch.cat(pieces), y[place]
 
 
-def empty_memory(like: Tensor, count: int, capacity: int, size: int) -> dict[str, Tensor]:
-    """Rows of clients that store no features, of D = ``size``."""
-    labels = torch.full((count, capacity), EMPTY, device=like.device)
-    return {MEMORY: like.new_zeros((count, capacity, size)), LABELS: labels}
-
-
 def filled_memory(z: Tensor, y: Tensor, capacity: int) -> dict[str, Tensor]:
     """The row of a client that stores features ``[m, D]`` and labels ``[m]``; the other places are empty."""
     memory, labels = z.new_zeros((capacity, z.shape[1])), y.new_full((capacity,), EMPTY)
@@ -67,3 +65,33 @@ def filled_memory(z: Tensor, y: Tensor, capacity: int) -> dict[str, Tensor]:
 def stacked(rows: Sequence[Tensors]) -> dict[str, Tensor]:
     """Rows of single clients, one after the other."""
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+class MemoryMethod(PointMethod):
+    """A method whose clients store at most ``capacity`` training examples as features, and predict by them."""
+
+    capacity: Count
+    personal_steps = 1
+    """Storing examples takes no gradient."""
+
+    def init(self, model: DeclaredModel) -> Tensors:
+        """The server's weights."""
+        feature_size(model, self.name)
+        return super().init(model)
+
+    def client_init(self, model: DeclaredModel, server: Tensors, count: int) -> Tensors:
+        """Nothing stored."""
+        theta, rows = server[THETA], super().client_init(model, server, count)
+        memory = theta.new_zeros((count, self.capacity, feature_size(model, self.name)))
+        labels = torch.full((count, self.capacity), EMPTY, device=theta.device)
+        return {**rows, MEMORY: memory, LABELS: labels}
+
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """Each client's stored examples beside the server's weights."""
+        model, theta = engine.model, server[THETA]
+        rows = [self.stored(model, theta, cohort, row) for row in range(len(cohort.clients))]
+        return {THETA: theta.expand(len(rows), -1).clone(), **stacked(rows)}
+
+    def stored(self, model: DeclaredModel, theta: Tensor, cohort: Cohort, row: int) -> Tensors:
+        """What one client of a cohort stores at the server's weights ``[P]``."""
+        raise NotImplementedError

@@ -67,7 +67,7 @@ class SplitMethod(PointMethod):
     """Name pattern of the head's sites; empty for those that the model declares private, or else its last layer."""
 
     models: ClassVar[tuple[Judged, ...]] = ("personal",)
-    personal_steps: ClassVar[int] = 1
+    personal_steps = 1
     """A personal model is put together of averaged and own weights, without a step."""
 
     def private(self, model: DeclaredModel) -> Tensor:
