@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussians.barycentre import barycentre
+from pyro_pfedbayes.gaussians.barycentre import barycentre, importance
 from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
 
 _BLOCK = 1 << 18  # float64 numbers of one temporary tensor: 2 MiB, which a cache holds
@@ -106,11 +106,7 @@ class GaussianRows:
 
 def shares(rows: GaussianRows, weights: Tensor) -> Tensor:
     """Relative importance ``weights [S]``, >= 0, as shares that sum to 1, float64, on the rows' device."""
-    p = weights.detach().to(rows.loc.device, torch.float64)
-    if p.shape != (rows.clients,):
-        raise UserError(f"weights have shape {list(p.shape)}: give one for each of {rows.clients}")
-    if not bool((p.isfinite() & (p >= 0)).all()) or not bool(p.sum() > 0):
-        raise UserError("weights of clients must be finite, >= 0 and not all zero")
+    p = importance(weights, rows.clients).to(rows.loc.device)
     return p / p.sum()
 
 

@@ -71,7 +71,7 @@ class MomentAccumulator:
             weights: Importance a_i >= 0, not all zero: one number, or one a client ``[N]`` if stacked;
                 None is 1 for each. They are relative, so they need not sum to 1.
         """
-        a = _importance(weights, gaussian.clients or 1)
+        a = importance(weights, gaussian.clients or 1)
         self._check_like(gaussian.one_client(), "the Gaussian to add")
         self._absorb(gaussian, a)
 
@@ -200,9 +200,10 @@ class MomentAccumulator:
         mine = {name: mean for name, (mean, _) in self._moments.items()}
         if not mine or not theirs:
             return
-        for name in mine.keys() ^ theirs.keys():
-            where = what if name in mine else "what was added before"
-            raise UserError(f"weight {name!r} is missing from {where}")
+        for names, others, where in ((mine, theirs, what), (theirs, mine, "what was added before")):
+            for name in names:
+                if name not in others:
+                    raise UserError(f"weight {name!r} is missing from {where}")
         check_same_weights(mine, theirs, "what was added before", what)
 
 
@@ -237,7 +238,7 @@ def barycentre(
             raise UserError("barycentre got one unstacked Gaussian: give a stacked one, or a list")
         moments.add(gaussians, weights)
         return moments.result()
-    a = None if weights is None else _importance(weights)
+    a = None if weights is None else importance(weights)
     one = torch.ones(1, dtype=torch.float64)
     count = 0
     for gaussian in gaussians:
@@ -253,7 +254,7 @@ def barycentre(
     return moments.result()
 
 
-def _importance(
+def importance(
     weights: float | Sequence[float] | Tensor | None, count: int | None = None
 ) -> Tensor:
     """Importance weights, checked, as float64 ``[N]`` on the CPU."""
@@ -262,11 +263,12 @@ def _importance(
     a = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
     a = a.reshape(1) if a.ndim == 0 else a
     if a.ndim != 1 or (count is not None and len(a) != count):
-        raise UserError(f"weights have shape {list(a.shape)}: give one number for each Gaussian")
+        of = "Gaussian" if count is None else f"of {count}"
+        raise UserError(f"weights have shape {list(a.shape)}: give one number for each {of}")
     if not bool((a.isfinite() & (a >= 0)).all()):
         raise UserError("weights must be finite and >= 0, every one")
     if not 0 < float(a.sum()) < math.inf:
-        raise UserError("weights must not be all zero, nor sum to infinity")
+        raise UserError("weights must not be all zero, nor sum to infinity: give finite ones")
     return a
 
 
