@@ -87,16 +87,34 @@ class ClientLoss:
         prior: Mapping[str, Tensor],
         zeta: Tensor,
         data_scale: Tensor,
-        noise: Tensor,
+        noise: Tensor | ReplayedNoise,
         x: Tensor,
         y: Tensor,
         mask: Tensor | None,
+        watch: Watch | None = None,
     ) -> Tensor:
         """Loss of one draw, a scalar in nats; arguments are those of `GradientEngine` for one client.
 
         ``noise`` holds as many standard normal numbers as `noise_size` says.
         """
-        return self._run(ReplayedNoise(noise), params, prior, zeta, data_scale, x, y, mask)
+        declared = self.model.declaration
+        replayed = noise if isinstance(noise, ReplayedNoise) else ReplayedNoise(noise)
+        layers = None
+        if self.estimator is not None:
+            layers = LayerNoise(self.estimator, self._moments(params), replayed.take, watch)
+
+        def guide(*_: Any) -> None:
+            with poutine.scale(scale=zeta):
+                self._shared_guide(params)
+                self._private_guide(params)
+
+        w = None
+        if declared.shared.shapes and not self.own_prior:
+            w = declared.server.distribution(prior)
+        points = params.get(POINT)
+        model = client_problem(self.model, w, points, zeta, data_scale, mask, layers)
+        with replayed:
+            return self._elbo.total_loss(model, guide, x, y)
 
     def noise_size(
         self, params: Mapping[str, Tensor], prior: Mapping[str, Tensor], x: Tensor, y: Tensor
@@ -105,7 +123,7 @@ class ClientLoss:
         noise = ReplayedNoise(None)
         one = torch.ones((), dtype=x.dtype, device=x.device)
         with torch.no_grad():
-            self._run(noise, params, prior, one, one, x, y, None)
+            self(params, prior, one, one, noise, x, y, None)
         if self.estimator is None and noise.used != self._guide_noise(params):
             raise UserError(
                 "the program draws random numbers of its own (torch.randn or the like); draw them at a pyro.sample site"
@@ -131,40 +149,9 @@ class ClientLoss:
 
         def loss(census: Census) -> Tensor:
             rows = census.rows.to(x.device)
-            return self._run(ReplayedNoise(noise), params, prior, one, one, x, y, rows, census)
+            return self(params, prior, one, one, noise, x, y, rows, census)
 
         return suited_weights(len(x), loss)
-
-    def _run(
-        self,
-        noise: ReplayedNoise,
-        params: Mapping[str, Tensor],
-        prior: Mapping[str, Tensor],
-        zeta: Tensor,
-        data_scale: Tensor,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None,
-        watch: Watch | None = None,
-    ) -> Tensor:
-        declared = self.model.declaration
-        layers = None
-        if self.estimator is not None:
-            layers = LayerNoise(self.estimator, self._moments(params), noise.take, watch)
-
-        def guide(*_: Any) -> None:
-            with poutine.scale(scale=zeta):
-                self._shared_guide(params)
-                self._private_guide(params)
-
-        w = None
-        if declared.shared.shapes and not self.own_prior:
-            w = declared.server.distribution(prior)
-        points = params.get(POINT)
-        model = client_problem(self.model, w, points, zeta, data_scale, mask, layers)
-
-        with noise:
-            return self._elbo.total_loss(model, guide, x, y)
 
     def _moments(self, params: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         """Mean and standard deviation of every site whose guide is a mean-field Normal."""

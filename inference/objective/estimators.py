@@ -37,6 +37,7 @@ LEAST_VARIANCE = 1e-16
 
 Moments = Mapping[str, tuple[Tensor, Tensor]]
 Randn = Callable[[tuple[int, ...], Tensor], Tensor]
+Layer = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Watch(Protocol):
@@ -201,64 +202,51 @@ class LayerNoise(TorchFunctionMode):
                 self._watch.elsewhere(name)
         if site is None or not self._suits(site):
             return func(input, weight, bias, *args, **kwargs)
+
+        def apply(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return func(input, weight, bias, *args, **kwargs)
+
         if self.estimator.kind == "flipout":
-            out = self._flipout(func, input, weight, bias, site, *args, **kwargs)
+            out = self._flipout(apply, input, weight, bias, site)
         else:
-            out = self._local(func, input, site, bias, bias_site)
+            if func in _CONVOLUTIONS or input.dim() > 2:
+                what = "a convolution" if func in _CONVOLUTIONS else "a linear layer over positions"
+                raise UserError(
+                    f"local reparameterization of {what} (site {site!r}) would optimise another objective, "
+                    "as positions share their weights; use estimator 'flipout' or 'plain'"
+                )
+            out = self._local(apply, input, site, bias, bias_site)
         self.computed += 1
         if self._watch is not None:
             out = self._watch.layer(site, bias_site, input, out)
         return out
 
     def _local(
-        self,
-        func: Callable[..., Tensor],
-        input: Tensor,
-        site: str,
-        bias: Tensor | None,
-        bias_site: str | None,
+        self, apply: Layer, input: Tensor, site: str, bias: Tensor | None, bias_site: str | None
     ) -> Tensor:
-        if func in _CONVOLUTIONS or input.dim() > 2:
-            what = "a convolution" if func in _CONVOLUTIONS else "a linear layer over positions"
-            raise UserError(
-                f"local reparameterization of {what} (site {site!r}) would optimise another objective, "
-                "as positions share their weights; use estimator 'flipout' or 'plain'"
-            )
         loc, scale = self.moments[site]
         variance_of_bias = None
         if bias_site is not None and self._suits(bias_site):
             bias, deviation_of_bias = self.moments[bias_site]
             variance_of_bias = deviation_of_bias.square()
-        mean = func(input, loc, bias)
-        variance = func(input.square(), scale.square(), variance_of_bias)
+        mean = apply(input, loc, bias)
+        variance = apply(input.square(), scale.square(), variance_of_bias)
         least = max(LEAST_VARIANCE, torch.finfo(variance.dtype).tiny)
         return mean + variance.clamp_min(least).sqrt() * self._randn(tuple(mean.shape), mean)
 
     def _flipout(
-        self,
-        func: Callable[..., Tensor],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        site: str,
-        *args: Any,
-        **kwargs: Any,
+        self, apply: Layer, input: Tensor, weight: Tensor, bias: Tensor | None, site: str
     ) -> Tensor:
         loc, _ = self.moments[site]
-        mean = func(input, loc, bias, *args, **kwargs)
         # Signs are an example's own, and the same at all of its positions. In groups of channels the outputs see
         # only some of the inputs, which takes nothing from the argument.
-        spatial: tuple[int, ...] = ()
-        if func in _LINEAR:
-            lead = tuple(d if i == 0 else 1 for i, d in enumerate(input.shape[:-1]))
-            channels = input.shape[-1]
-        else:
-            space = weight.dim() - 2
-            lead, spatial = tuple(input.shape[: -space - 1]), (1,) * space
-            channels = input.shape[-space - 1]
-        sign_in = self._signs((*lead, channels, *spatial), input)
-        sign_out = self._signs((*lead, weight.shape[0], *spatial), input)
-        return mean + func(input * sign_in, weight - loc, None, *args, **kwargs) * sign_out
+        space = weight.dim() - 2
+        lead = tuple(d if i == 0 else 1 for i, d in enumerate(input.shape[: -space - 1]))
+        sign_in, sign_out = (
+            self._signs((*lead, channels, *(1,) * space), input)
+            for channels in (input.shape[-space - 1], weight.shape[0])
+        )
+        return apply(input, loc, bias) + apply(input * sign_in, weight - loc, None) * sign_out
 
     def _signs(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         return torch.where(self._randn(shape, like) < 0, -1.0, 1.0).to(like.dtype)

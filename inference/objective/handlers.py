@@ -48,7 +48,7 @@ class _Once:
             self._elsewhere[name] += 1
             self._check(name)
 
-    def afresh(self, name: str) -> None:
+    def reset(self, name: str) -> None:
         """Begin again with a new draw of a site."""
         self._layers[name] = self._elsewhere[name] = 0
 
@@ -122,7 +122,7 @@ class _Handler(Messenger):  # type: ignore[misc]
         else:
             return
         self._noise.forget(msg["name"])
-        self._once.afresh(msg["name"])
+        self._once.reset(msg["name"])
         self._moments[msg["name"]] = moments
         self._noise.register(msg["name"], msg["value"])
 

@@ -6,7 +6,8 @@ run over all draws, and single draws are kept as far as they fit: memory is a se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,6 @@ from pyro_pfedbayes.inference.predictive.draws import (
     site_draws,
 )
 from pyro_pfedbayes.inference.predictive.site_draws import SiteGroups
-from pyro_pfedbayes.models.declared import DeclaredModel
 from pyro_pfedbayes.randomness import generator, seed_for
 from pyro_pfedbayes.versions import versions
 
@@ -161,8 +161,11 @@ def posterior_datatree(
         for row, client in enumerate(clients):
             # Also of a client without an example the sites are drawn, if they are few.
             if sites.wants_draws or any(len(each.rows(client)) for each in personal.values()):
-                _predict(federation, stacked.client(row), client, personal, draws, chunk, sites)
-    _predict(federation, w, None, shared, draws, chunk, None)
+                with _named(f"client {data.partition.names[client]}"):
+                    one = stacked.client(row)
+                    _predict(federation, one, client, personal, draws, chunk, sites)
+    with _named("global model"):
+        _predict(federation, w, None, shared, draws, chunk, None)
     classes = data.dataset.classes
     tree = personal["observed"].tree(data.partition.names, tree_attrs)
     groups = {"global_stats": shared["observed"].statistics(classes=classes)}
@@ -208,6 +211,14 @@ def _parts(
     return personal, shared
 
 
+@contextmanager
+def _named(belief: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError as problem:
+        raise UserError(f"{belief}: {problem}") from problem
+
+
 def _predict(
     federation: Federation,
     belief: Belief,
@@ -217,27 +228,8 @@ def _predict(
     chunk: int,
     sites: SiteGroups | None,
 ) -> None:
-    """Store what one belief (the global one for None) says about its examples; errors name it."""
-    key = belief_seed(seed_for(federation.seed, "evaluation"), client)
-    try:
-        _store_draws(federation.model, belief, key, client, parts, draws, chunk, sites)
-    except UserError as problem:
-        names = federation.data.partition.names
-        name = "global model" if client is None else f"client {names[client]}"
-        raise UserError(f"{name}: {problem}") from problem
-
-
-def _store_draws(
-    model: DeclaredModel,
-    belief: Belief,
-    key: int,
-    client: int | None,
-    parts: Mapping[str, StoredPredictions],
-    draws: int,
-    chunk: int,
-    sites: SiteGroups | None,
-) -> None:
-    """Each draw of the sites serves all parts."""
+    """Store what one belief (the global one for None) says of its examples; each draw of its sites serves all parts."""
+    model, key = federation.model, belief_seed(seed_for(federation.seed, "evaluation"), client)
     streams = predictive_streams(key, belief.device)
     # Each part has outcomes of its own, so that one does not depend on whether there is another.
     outcomes = {
