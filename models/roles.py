@@ -41,13 +41,7 @@ def Private(prior: PriorSpec | None = None) -> Role:  # noqa: N802  (reads as th
 
 
 def assign_roles(names: Iterable[str], roles: Mapping[str, Role | str] | None) -> dict[str, Role]:
-    """The role of each site, by name pattern (``*``, ``?`` and ``[…]`` as in a shell); other sites are shared.
-
-    Example:
-        >>> found = assign_roles(["fc1.weight", "head.weight"], {"head.*": "private"})
-        >>> {name: role.kind for name, role in found.items()}
-        {'fc1.weight': 'shared', 'head.weight': 'private'}
-    """
+    """The role of each site, by name pattern (``*``, ``?`` and ``[…]`` as in a shell); other sites are shared."""
     if roles is not None and not isinstance(roles, Mapping):
         raise UserError(
             f"roles is {roles!r}; give roles by name pattern, such as {{'head.*': 'private'}}"

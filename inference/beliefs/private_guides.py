@@ -12,7 +12,6 @@ from pyro.infer.autoguide import AutoLaplaceApproximation
 from torch import Tensor, nn
 
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.gaussians.flat_layout import FlatLayout
 from pyro_pfedbayes.inference.beliefs.site_substitution import SiteSubstitution
 from pyro_pfedbayes.inference.objective.replayed_noise import ReplayedNoise
 from pyro_pfedbayes.models.declared import DeclaredModel
@@ -57,20 +56,15 @@ class PrivateAutoGuide:
             raise UserError(
                 f"private_guide: {getattr(make, '__name__', make)} has no parameters to learn"
             )
-        self._layouts = {
-            PRIVATE + k.replace("_unconstrained", ""): (k, FlatLayout({k: tuple(p.shape)}))
-            for k, p in self._start.items()
-        }
+        self._keys = {PRIVATE + k.replace("_unconstrained", ""): k for k in self._start}
 
     def start(self) -> dict[str, Tensor]:
         """Initial parameters by name, flat."""
-        return {name: self._start[k].reshape(-1).clone() for name, (k, _) in self._layouts.items()}
+        return {name: self._start[k].reshape(-1).clone() for name, k in self._keys.items()}
 
     def sample(self, params: Mapping[str, Tensor]) -> None:
         """Run the guide with parameters given, flat, of one client."""
-        tensors = {
-            k: layout.unflatten(params[name])[k] for name, (k, layout) in self._layouts.items()
-        }
+        tensors = {k: params[name].reshape(self._start[k].shape) for name, k in self._keys.items()}
         torch.func.functional_call(self.guide, tensors, ())
 
     def values(

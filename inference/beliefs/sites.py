@@ -51,14 +51,9 @@ def parameter_names(model: DeclaredModel) -> list[str]:
     return [*names, POINT] if declared.point.shapes else names
 
 
-def private_names(model: DeclaredModel) -> list[str]:
-    """Names of a client's parameters that never leave it."""
-    return list(fresh_private(model, 1))
-
-
 def all_names(model: DeclaredModel) -> list[str]:
     """A client's parameters: those that the server learns of first, then its private ones."""
-    return [*parameter_names(model), *private_names(model)]
+    return [*parameter_names(model), *fresh_private(model, 1)]
 
 
 def restarted(

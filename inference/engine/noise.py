@@ -18,12 +18,6 @@ class Noise(Messenger):  # type: ignore[misc]
 
     With it a run is a function of its noise: the same eps gives the same step, whoever draws it. Sites without
     an entry, observed sites and sites of another family are left alone.
-
-    Example:
-        >>> import pyro, torch
-        >>> with Noise({"w": torch.tensor(2.0)}):
-        ...     pyro.sample("w", dist.Normal(1.0, 0.5))
-        tensor(2.)
     """
 
     def __init__(self, eps: Mapping[str, Tensor]) -> None:

@@ -35,10 +35,6 @@ def learning_rate(schedule: Schedule, start: float, final: float, progress: floa
 
     ``constant`` stays at ``start``; ``linear`` goes straight, ``cosine`` along half a cosine (Loshchilov & Hutter
     2017), both from ``start`` to ``final``.
-
-    Example:
-        >>> round(learning_rate("cosine", 1e-3, 0.0, 0.5), 6)
-        0.0005
     """
     if schedule == "constant":
         return start

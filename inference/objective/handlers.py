@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Literal
 
 import pyro.distributions as dist
@@ -62,12 +61,8 @@ class _Once:
 
 def _computes_densities() -> bool:
     """Whether a trace of Pyro's computes its sites' log-densities now; a traced program has long ended."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == trace_struct.__name__:
-            return True
-        frame = frame.f_back
-    return False
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    return any(frame.f_globals.get("__name__") == trace_struct.__name__ for frame in frames)
 
 
 class _Handler(Messenger):  # type: ignore[misc]

@@ -25,11 +25,6 @@ class ReplayedNoise(TorchFunctionMode):
 
     Args:
         noise: Standard normal numbers ``[E]``; None to serve zeros and count what would be needed.
-
-    Example:
-        >>> with ReplayedNoise(torch.tensor([0.5, -1.0])):
-        ...     torch.distributions.Normal(10.0, 2.0).rsample()
-        tensor(11.)
     """
 
     def __init__(self, noise: Tensor | None) -> None:

@@ -59,15 +59,7 @@ class NumberSummary:
 
 
 class ClassAccumulator:
-    """Averages class probabilities over draws.
-
-    Example:
-        >>> running = ClassAccumulator()
-        >>> running.add(torch.tensor([[1.0, 0.0]]))
-        >>> running.add(torch.tensor([[0.0, 1.0]]))
-        >>> running.result()
-        ClassSummary(probs=tensor([[0.5000, 0.5000]]), aleatoric=tensor([0.]))
-    """
+    """Averages class probabilities over draws."""
 
     def __init__(self) -> None:
         self._draws = 0
@@ -101,15 +93,6 @@ class NumberAccumulator:
     Of a single draw it is the score of what that draw says.
 
     Outcomes ``y [n]`` are NaN where missing; ``stream`` is on their device.
-
-    Example:
-        >>> stream = torch.Generator().manual_seed(0)
-        >>> running = NumberAccumulator(torch.zeros(1), stream)
-        >>> for mean in (-1.0, 1.0):
-        ...     running.add(dist.Normal(torch.tensor([mean]), torch.tensor([2.0])))
-        >>> found = running.result()
-        >>> found.mean, found.aleatoric, found.epistemic
-        (tensor([0.]), tensor([4.]), tensor([1.]))
     """
 
     def __init__(self, y: Tensor, stream: torch.Generator, samples: int = 1) -> None:

@@ -124,15 +124,6 @@ def information_gain(model: DeclaredModel, stacked: Belief, w: Belief) -> dict[s
     By site where q^i and w are mean-field Gaussians, because only then is the divergence a sum over sites; otherwise
     of all shared sites together, under the name ``"all"``. NaN where the two families have no closed divergence.
     Empty if no site is shared, or if beliefs are points.
-
-    Example:
-        >>> from pyro_pfedbayes.models.bayesian import BayesianModel
-        >>> from pyro_pfedbayes.models.likelihoods import Categorical
-        >>> from pyro_pfedbayes.models.networks import mlp
-        >>> model = BayesianModel(mlp([4, 3]), Categorical(3))
-        >>> own = MeanFieldGaussian.stack([model.prior, model.prior])
-        >>> {name: kl.tolist() for name, kl in information_gain(model, own, model.prior).items()}
-        {'head.weight': [0.0, 0.0], 'head.bias': [0.0, 0.0]}
     """
     declared = model.declaration
     if not declared.shared.shapes or isinstance(stacked, PointBelief):

@@ -185,14 +185,7 @@ class NumberLikelihood(Likelihood):
 
 
 def check_exposure(values: Tensor, where: str = "exposure") -> None:
-    """Check a column of exposures ``[n]``: time at risk, area, visits; the expected count is proportional to it.
-
-    Example:
-        >>> check_exposure(torch.tensor([1.0, 0.0]), "years")
-        Traceback (most recent call last):
-        ...
-        pyro_pfedbayes.errors.UserError: years, row 1: the exposure is 0; it must be positive and finite
-    """
+    """Check a column of exposures ``[n]``: time at risk, area, visits; the expected count is proportional to it."""
     wrong = ~((values > 0) & (values < float("inf")))
     if bool(wrong.any()):
         raise UserError(

@@ -10,7 +10,7 @@ from torch.distributions import Laplace, Normal, kl_divergence
 from pyro_pfedbayes.families import FullCovariance, FullRankNormal, StudentT
 from pyro_pfedbayes.families import Laplace as LaplaceFamily
 from pyro_pfedbayes.inference.beliefs.client_objective import ClientLoss
-from pyro_pfedbayes.inference.beliefs.sites import parameter_names, private_names
+from pyro_pfedbayes.inference.beliefs.sites import fresh_private, parameter_names
 from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.program import ProgramModel
 from pyro_pfedbayes.models.roles import Private
@@ -75,7 +75,7 @@ def test_a_private_head_has_its_own_prior_and_a_point_none() -> None:
     model = tiny_model(roles={"head.*": Private(own), "fc1.bias": "point"})
     declared = model.declaration
     sizes = {"loc": declared.shared.size, "private.loc": declared.private.size}
-    assert (parameter_names(model), private_names(model)) == (
+    assert (parameter_names(model), list(fresh_private(model, 1))) == (
         ["loc", "rho", "point"],
         ["private.loc", "private.rho"],
     )
