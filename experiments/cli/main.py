@@ -32,8 +32,8 @@ _UsageError: type[Exception] = next(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         import importlib.metadata
 
         typer.echo(f"pfedbayes {importlib.metadata.version('pyro-pfedbayes')}")
@@ -115,10 +115,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _tell_of_bug(problem: Exception) -> int:
     if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
         return _tell("out of memory; a smaller run.chunk or algorithm.batch_size helps", 1)
-    asked = os.environ.get("PFEDBAYES_TRACEBACK", "").lower() in ("1", "true")
-    if asked:
+    requested = os.environ.get("PFEDBAYES_TRACEBACK", "").lower() in ("1", "true")
+    if requested:
         traceback.print_exception(problem)
-    where = "" if asked else "; PFEDBAYES_TRACEBACK=1 shows where"
+    where = "" if requested else "; PFEDBAYES_TRACEBACK=1 shows where"
     return _tell(
         f"internal error: {type(problem).__name__}: {problem} (please report this{where})", 1
     )

@@ -27,7 +27,7 @@ from pyro_pfedbayes.experiments.config.registry import (
     preset_names,
     preset_text,
 )
-from pyro_pfedbayes.experiments.config.validation_messages import told
+from pyro_pfedbayes.experiments.config.validation_messages import message_of
 
 Tree = dict[str, dict[str, Any]]
 """A configuration as TOML has it: values by key by section."""
@@ -234,7 +234,9 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
             checked[section] = schema.model_validate_json(json.dumps(values, default=str))
         except ValidationError as error:
             # A union reports all its branches, and a list its entries: one line a key will do.
-            by_key = {str(d["loc"][0]): told(section, schema, d) for d in reversed(error.errors())}
+            by_key = {
+                str(d["loc"][0]): message_of(section, schema, d) for d in reversed(error.errors())
+            }
             problems += reversed(by_key.values())
     if problems:
         more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""

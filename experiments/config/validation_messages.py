@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pyro_pfedbayes.errors import nearest
 
 
-def told(section: str, schema: type[BaseModel], detail: Any) -> str:
+def message_of(section: str, schema: type[BaseModel], detail: Any) -> str:
     """One of pydantic's findings in one line for people."""
     key, given = str(detail["loc"][0]), detail["input"]
     field = schema.model_fields.get(key)

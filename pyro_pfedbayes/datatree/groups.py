@@ -38,9 +38,9 @@ class Owners:
         """The clients that have observations, or those given."""
         present = np.unique(owner)
         known = present if clients is None else np.unique(np.asarray(clients, dtype=np.int64))
-        strange = np.setdiff1d(present, known)
-        if len(strange):
-            raise UserError(f"an observation belongs to client {strange[0]}, which is not listed")
+        unlisted = np.setdiff1d(present, known)
+        if len(unlisted):
+            raise UserError(f"an observation belongs to client {unlisted[0]}, which is not listed")
         return Owners(owner, known)
 
     @property

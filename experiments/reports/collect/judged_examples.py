@@ -41,16 +41,16 @@ class Rows:
     rows: Array  # where they lie among all
     scores: dict[str, Array]  # of numbers, from draws
     broken: Array  # predictions of each client that cannot be used ``[N]``
-    unsound: Array  # of these, those that are numbers but no probabilities ``[N]``
+    not_probabilities: Array  # of these, those that are numbers but no probabilities ``[N]``
 
 
 def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Rows:
     """Known outcomes of clients whose predictions by ``model`` can all be used."""
-    kept = columns if stored.is_class else {"mean": columns["mean"]}
-    good, finite = whole(kept), whole({name: v for name, v in kept.items() if name != "p"})
+    checked = columns if stored.is_class else {"mean": columns["mean"]}
+    good, finite = whole(checked), whole({name: v for name, v in checked.items() if name != "p"})
     if stored.is_class:
         finite &= np.isfinite(columns["p"]).all(1)
-    broken, unsound = (
+    broken, not_probabilities = (
         np.bincount(stored.owner[bad], minlength=clients) for bad in (~good, ~good & finite)
     )
     rows = np.flatnonzero(stored.known & (broken[stored.owner] == 0))
@@ -62,7 +62,7 @@ def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Ro
         scores = number_scores(
             outcomes, log_likelihood, y, chosen.get("log_density"), chosen, stored.draws
         )
-    return Rows(model, chosen, y, stored.owner[rows], rows, scores, broken, unsound)
+    return Rows(model, chosen, y, stored.owner[rows], rows, scores, broken, not_probabilities)
 
 
 def model_of(stored: Posterior, found: Rows) -> ModelReport | None:
@@ -110,7 +110,7 @@ def client_rows(
             test=int(test[i]),
             judged=int(judged[i]),
             broken=int(lead.broken[i]),
-            unsound=int(lead.unsound[i]),
+            unsound=int(lead.not_probabilities[i]),
             personal=own[i],
             global_=None if others is None else others[i],
             lower=float(lower[i]),

@@ -38,7 +38,7 @@ def least_certain(
     index = np.arange(len(stored.y)) if stored.index is None else stored.index
     found = []
     for row in rows:
-        label, predicted, probability = _told(stored, columns, row)
+        label, predicted, probability = _described(stored, columns, row)
         epistemic = float(columns["epistemic"][row])
         place = int(index[row])
         found.append(
@@ -56,7 +56,7 @@ def least_certain(
     return tuple(found)
 
 
-def _told(stored: Posterior, columns: Columns, row: int) -> tuple[str, str, float]:
+def _described(stored: Posterior, columns: Columns, row: int) -> tuple[str, str, float]:
     """Outcome, prediction and its probability."""
     if stored.is_class:
         p, label = columns["p"][row], int(stored.y[row])

@@ -41,7 +41,7 @@ def unseen_report(unseen: Columns, seen: Columns, owner: Array) -> Unseen | None
 
 
 def foreign_report(foreign: Columns, name: str, seen: Columns, owner: Array) -> Foreign | None:
-    """The same of another data set's examples, each asked of every client; ``name`` is the data set's."""
+    """The same of another data set's examples, put to every client; ``name`` is the data set's."""
     rows = _whole_rows(foreign)
     scores = _scores(rows, seen, owner)
     if not scores:
@@ -61,8 +61,8 @@ def corrupted_report(
     scores = _scores(rows, seen, owner)
     if not scores:
         return None
-    asked = np.unique(np.stack([corrupted["owner"], corrupted["index"]], 1), axis=0)
-    same = _among(asked, owner, index)
+    pairs = np.unique(np.stack([corrupted["owner"], corrupted["index"]], 1), axis=0)
+    same = _among(pairs, owner, index)
     clean = {name: seen[name][same] for name in CLASS_COLUMNS} | {"y": y[same]}
     inside = rows_of_columns(seen, np.isin(owner, np.unique(rows["owner"])))
     levels = []
@@ -77,7 +77,7 @@ def corrupted_report(
                 for name in SCORES
             }
             levels.append(_level(kind, strength, part, found))
-    return Corrupted(len(asked), len(np.unique(asked[:, 0])), scores, tuple(levels))
+    return Corrupted(len(pairs), len(np.unique(pairs[:, 0])), scores, tuple(levels))
 
 
 def _level(kind: str, strength: int, rows: Columns, found: Mapping[str, float]) -> ShiftLevel:
@@ -121,9 +121,9 @@ def _scores(outside: Columns, seen: Columns, owner: Array) -> tuple[OodScore, ..
     return tuple(found)
 
 
-def _client_mean(own: Array, whose: Array, out: Array, asked: Array) -> float:
+def _client_mean(own: Array, own_owner: Array, out: Array, out_owner: Array) -> float:
     """Mean over clients of each one's own AUROC, where it is defined."""
-    ins, outs = _by_client(own, whose), _by_client(out, asked)
+    ins, outs = _by_client(own, own_owner), _by_client(out, out_owner)
     each = [_auroc(ins[client], outs[client]) for client in outs if client in ins]
     return float(np.mean(each)) if each else math.nan
 
@@ -143,12 +143,12 @@ def _auroc(own: Array, out: Array) -> float:
     return float(below.mean() / (2 * len(ordered)))
 
 
-def _among(asked: Array, owner: Array, index: Array | None) -> Array:
+def _among(pairs: Array, owner: Array, index: Array | None) -> Array:
     """Which test examples are among pairs of owner and index ``[m, 2]``: bool ``[n]``; all of them if none can tell."""
     if index is None:
         return np.ones(len(owner), np.bool_)
-    width = int(max(asked[:, 1].max(), index.max(initial=0))) + 1
-    return np.isin(owner * width + index, asked[:, 0] * width + asked[:, 1])
+    width = int(max(pairs[:, 1].max(), index.max(initial=0))) + 1
+    return np.isin(owner * width + index, pairs[:, 0] * width + pairs[:, 1])
 
 
 def _whole_rows(columns: Columns) -> dict[str, Array]:

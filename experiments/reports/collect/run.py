@@ -145,7 +145,9 @@ def _both(
 ) -> tuple[Rows, Rows | None]:
     """What the personal models and the global one are judged by."""
     personal = rows_of(stored, "personal", stored.personal, len(names))
-    note_invalid_predictions("personal models", personal.broken, personal.unsound, names, notes)
+    note_invalid_predictions(
+        "personal models", personal.broken, personal.not_probabilities, names, notes
+    )
     if not len(personal.y):
         missing["predictions"] = (
             "no test example has a known outcome and a prediction that can be used"
@@ -154,7 +156,9 @@ def _both(
         missing["global"] = run.problems.get("global_stats", NOT_STORED)
         return personal, None
     global_ = rows_of(stored, "global", stored.global_, len(names))
-    note_invalid_predictions("global model", global_.broken, global_.unsound, names, notes)
+    note_invalid_predictions(
+        "global model", global_.broken, global_.not_probabilities, names, notes
+    )
     return personal, global_
 
 

@@ -1,4 +1,4 @@
-"""What a run's folder holds, read so that whatever is missing or damaged is told of and the rest still serves."""
+"""What a run's folder holds, read so that whatever is missing or damaged is named and the rest still serves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Posterior:
     unseen: Columns | None = None
     """``p``, ``total``, ``aleatoric``, ``epistemic``, ``owner`` of examples of unseen classes."""
     foreign: Columns | None = None
-    """The same of examples of another data set, each asked of every client."""
+    """The same of examples of another data set, put to every client."""
     foreign_name: str = ""  # of the other data set
     corrupted: Columns | None = None
     """The same of damaged test examples; and ``y``, ``index`` in the data set, ``corruption`` (a text) and
@@ -172,8 +172,8 @@ def _posterior(path: Path) -> Posterior:
     except UserError as problem:
         raise UserError(f"posterior.nc is of another version, or damaged: {problem}") from None
     except Exception as problem:  # h5py and xarray raise many types on damaged files
-        told = " ".join(str(problem).split()) or type(problem).__name__
-        raise UserError(f"posterior.nc is damaged: {told[:160]}") from None
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        raise UserError(f"posterior.nc is damaged: {reason[:160]}") from None
 
 
 def _taken(tree: xr.DataTree) -> Posterior:
@@ -182,10 +182,10 @@ def _taken(tree: xr.DataTree) -> Posterior:
     kind = _NUMBER if number else groups.CLASS_COLUMNS
     personal = _present(tree, "observation_stats", kind)
     y, owner = (groups.variable(tree, "observed_data", name) for name in ("y", "client_of"))
-    seen, whose = y.to_numpy(), owner.to_numpy().astype(np.int64)
-    if any(len(values) != len(seen) for values in (whose, *personal.values())):
+    seen, owners = y.to_numpy(), owner.to_numpy().astype(np.int64)
+    if any(len(values) != len(seen) for values in (owners, *personal.values())):
         raise UserError("its groups observation_stats and observed_data differ in length")
-    if (whose < 0).any():
+    if (owners < 0).any():
         raise UserError("its group observed_data has a client below 0")
     if not number:
         groups.check_labels(seen, personal["p"].shape[1], "observed_data")
@@ -194,16 +194,16 @@ def _taken(tree: xr.DataTree) -> Posterior:
     damaged: dict[str, str] = {}
     both = ("validation_stats", "global_validation_stats")
     unlike = (groups.unseen, groups.foreign, groups.corrupted)
-    asked: dict[str, Columns | None] = {}
+    optional_groups: dict[str, Columns | None] = {}
     validation = None
     if not number:
         for read in unlike:
             name = read.__name__
-            asked[name] = groups.optional(read, tree, (f"{name}_stats",), damaged)
+            optional_groups[name] = groups.optional(read, tree, (f"{name}_stats",), damaged)
         validation = groups.optional(groups.validation, tree, both, damaged)
     return Posterior(
         y=seen,
-        owner=whose,
+        owner=owners,
         index=_index(tree),
         personal=personal,
         global_=groups.optional(
@@ -220,7 +220,7 @@ def _taken(tree: xr.DataTree) -> Posterior:
         log_likelihood=_flat(per_draw) if number else None,
         validation=validation or {},
         foreign_name=groups.foreign_name(tree),
-        **asked,
+        **optional_groups,
         gain=groups.optional(groups.gain, tree, ("information_gain",), damaged),
         attrs={str(key): _value(value) for key, value in tree.attrs.items()},
         damaged=damaged,

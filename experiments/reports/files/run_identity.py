@@ -26,14 +26,14 @@ def identity_notes(
     accuracy by 5 points (or two standard errors, if more) and an RMSE by a quarter.
     """
     notes = []
-    told = [
+    mismatches = [
         f"{name} {_shown(found)} ({file}: {_shown(wanted)})"
         for name, found, file, wanted in _claims(run, stored)
         if not _same(found, wanted)
     ]
-    if told:
+    if mismatches:
         notes.append(
-            f"posterior.nc seems to be another run's: it was made with {', '.join(told)}; "
+            f"posterior.nc seems to be another run's: it was made with {', '.join(mismatches)}; "
             "the figures below that are from its predictions may not be this run's"
         )
     for name, model in models.items():
@@ -76,9 +76,13 @@ def _claims(run: RunFiles, stored: Posterior) -> list[tuple[str, Any, str, Any]]
     for file, values in (("summary.json", ended), ("config.toml", config)):
         for name, wanted in values.items():
             own = attrs.get(name)
-            told = found.get(name)
+            earlier = found.get(name)
             # One disagreement of a name is enough.
-            if own is not None and wanted is not None and (told is None or _same(told[1], told[3])):
+            if (
+                own is not None
+                and wanted is not None
+                and (earlier is None or _same(earlier[1], earlier[3]))
+            ):
                 found[name] = (name, own, file, wanted)
     return list(found.values())
 
@@ -96,8 +100,8 @@ def _shown(value: Any) -> str:
 def _far(summary: Mapping[str, Any], name: str, model: ModelReport, judged: int) -> list[str]:
     column = summary.get(name)
     for first in ("accuracy", "rmse"):
-        told = column.get(first) if isinstance(column, Mapping) else None
-        last = told.get("last") if isinstance(told, Mapping) else None
+        summarized = column.get(first) if isinstance(column, Mapping) else None
+        last = summarized.get("last") if isinstance(summarized, Mapping) else None
         if first not in model.measures or not isinstance(last, int | float) or not judged:
             continue
         value = model.measures[first].value

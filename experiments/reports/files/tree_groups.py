@@ -154,5 +154,5 @@ def _check_length(columns: Columns, group: str) -> None:
 
 
 def _line(problem: Exception) -> str:
-    told = " ".join(str(problem).split()) or type(problem).__name__
-    return told[:160]
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return text[:160]

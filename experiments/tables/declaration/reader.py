@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from pyro_pfedbayes.errors import UserError, nearest
 from pyro_pfedbayes.experiments.config.registry import canonical, preset_text
-from pyro_pfedbayes.experiments.config.validation_messages import told
+from pyro_pfedbayes.experiments.config.validation_messages import message_of
 from pyro_pfedbayes.experiments.tables.declaration.cross_checks import check_spec
 from pyro_pfedbayes.experiments.tables.declaration.spec import (
     DataEntry,
@@ -80,7 +80,7 @@ def _part(kind: type[P], section: str, values: Any, where: str) -> P:
     except ValidationError as error:
         detail = error.errors()[0]
         if detail["type"] != "missing":
-            raise UserError(f"{where}{told(section, kind, detail)}") from None
+            raise UserError(f"{where}{message_of(section, kind, detail)}") from None
         *place, key = detail["loc"]
         inside = "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in place)
         raise UserError(f"{where}[{section}]{inside} lacks the key '{key}'") from None
