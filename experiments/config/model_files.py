@@ -21,6 +21,12 @@ from pyro_pfedbayes.experiments.config.registry import model_builder
 Builder = Callable[..., Any]
 
 
+class Section(BaseModel):
+    """Keys and values of a configuration that are checked together."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
 def is_file(name: str) -> bool:
     """Whether a model's name means a function in a file: ``my_models.py:robust_mlp``."""
     return ".py" in name
@@ -48,7 +54,24 @@ def builder(name: str) -> Builder:
     if not is_file(name):
         return model_builder(name)
     path, function = file_and_function(name)
-    return _checked(_imported(path, _digest(path)), path, function)
+    module = _imported(path)
+    found = getattr(module, function, None)
+    if not callable(found):
+        own = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and key[0] != "_"
+        ]
+        raise UserError(
+            f"{path.name} has no function {function!r}{nearest(function, own)} "
+            f"(it has: {', '.join(own) or 'none'})"
+        )
+    if not inspect.signature(found).parameters:
+        raise UserError(
+            f"{path.name}: {function} takes nothing; write def {function}(data, *, option=default) "
+            f"that returns a model, or a program def {function}(x, y=None)"
+        )
+    return typing.cast(Builder, found)
 
 
 def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
@@ -75,23 +98,27 @@ def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def options_schema(name: str) -> type[BaseModel]:
-    """The keyword options of a model's builder, as a section that checks them."""
+def options_schema(name: str) -> type[Section]:
+    """The keyword options of a model's builder."""
     make = builder(name)
-    fields: dict[str, Any] = {}
-    if not _is_program(make):
-        try:
-            hints = typing.get_type_hints(make)
-        except NameError:
-            hints = {}
-        for parameter in list(inspect.signature(make).parameters.values())[1:]:
-            if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                continue
-            default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (hints.get(parameter.name, Any), default)
-    return create_model(
-        "ModelOptions", __config__=ConfigDict(extra="forbid", frozen=True, strict=True), **fields
-    )
+    return create_model("Program", __base__=Section) if _is_program(make) else schema_of(make, 1)
+
+
+def schema_of(make: Callable[..., Any], positional: int = 0) -> type[Section]:
+    """What a function takes after some positional arguments, or the settings of a dataclass, as a section."""
+    try:
+        hints = typing.get_type_hints(make)
+    except NameError:
+        hints = {}
+    fields: dict[str, Any] = {
+        parameter.name: (
+            hints.get(parameter.name, Any),
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in list(inspect.signature(make).parameters.values())[positional:]
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+    return create_model(make.__name__, __base__=Section, **fields)
 
 
 def own_files(name: str) -> list[Path]:
@@ -99,45 +126,23 @@ def own_files(name: str) -> list[Path]:
     if not is_file(name):
         return []
     path, _ = file_and_function(name)
-    _imported(path, _digest(path))
-    inside = {
-        Path(file).resolve()
-        for file in (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        if file is not None and file.endswith(".py") and Path(file).is_file()
-    }
+    _imported(path)
+    files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    inside = {Path(f).resolve() for f in files if f.endswith(".py") and Path(f).is_file()}
     # A folder may be that of the whole project: only what lies right beside the file, or in packages there, goes along.
     return [path, *sorted(f for f in inside if path.parent in f.parents and f != path)]
-
-
-def _checked(module: ModuleType, path: Path, function: str) -> Builder:
-    found = getattr(module, function, None)
-    if not callable(found):
-        names = [k for k, v in vars(module).items() if inspect.isfunction(v) and k[0] != "_"]
-        own = [k for k in names if getattr(module, k).__module__ == module.__name__]
-        raise UserError(
-            f"{path.name} has no function {function!r}{nearest(function, own)} "
-            f"(it has: {', '.join(own) or 'none'})"
-        )
-    if not inspect.signature(found).parameters:
-        raise UserError(
-            f"{path.name}: {function} takes nothing; write def {function}(data, *, option=default) "
-            f"that returns a model, or a program def {function}(x, y=None)"
-        )
-    return typing.cast(Builder, found)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _is_program(make: Builder) -> bool:
     return list(inspect.signature(make).parameters)[:2] == ["x", "y"]
 
 
-@functools.lru_cache(maxsize=16)
-def _imported(path: Path, digest: str) -> ModuleType:
+def _imported(path: Path) -> ModuleType:
     """Import a user's file once for each content it has."""
+    digest = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()
     name = f"_pfedbayes_model_{digest[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -139,11 +139,7 @@ def default_model(data: Mapping[str, Any]) -> str:
 
 
 def algorithm_class(name: str) -> type[Any]:
-    """The dataclass of an algorithm's settings, imported on demand.
-
-    Raises:
-        UserError: There is no such algorithm.
-    """
+    """The dataclass of an algorithm's settings, imported on demand."""
     place, _ = ALGORITHMS[known("algorithm", name, ALGORITHMS)]
     found: type[Any] = _imported(f"pyro_pfedbayes.inference.algorithms.{place}")
     return found

@@ -36,12 +36,7 @@ def refuse_idle_settings(settings: Iterable[tuple[str, Any]], resolved: Config) 
 
 def _resolved_data(data: DataSection, seed: int) -> DataSection:
     own = data.name.endswith(".npz")
-    # Paths are kept in full, so that a run can be resumed from another folder.
-    name = (
-        str(Path(data.name).expanduser().resolve())
-        if own
-        else known("data set", canonical(data.name), DATA)
-    )
+    name = _in_full(data.name) if own else known("data set", canonical(data.name), DATA)
     if own and not Path(name).is_file():
         raise UserError(f"no such file: {data.name}")
     scheme, column = data.scheme, data.column
@@ -54,7 +49,7 @@ def _resolved_data(data: DataSection, seed: int) -> DataSection:
     scheme = scheme or ("dirichlet" if table else "blocks")
     found: dict[str, Any] = {
         "name": name,
-        "dir": None if data.dir is None or own else str(Path(data.dir).expanduser().resolve()),
+        "dir": None if data.dir is None or own else _in_full(data.dir),
         "scheme": scheme,
         "validation": data.validation,
         "scaling": data.scaling,
@@ -82,8 +77,13 @@ def _resolved_data(data: DataSection, seed: int) -> DataSection:
     return DataSection(**found)
 
 
+def _in_full(path: str) -> str:
+    """A path by which a run can be resumed from another folder."""
+    return str(Path(path).expanduser().resolve())
+
+
 def _corruption(data: DataSection) -> dict[str, Any]:
-    """Which clients are to be spoilt, and how: nothing unless some are named."""
+    """Whose examples are to be corrupted, and how: nothing unless clients are named."""
     if not data.corrupt_clients:
         for key in ("corruption", "corruption_strength"):
             if getattr(data, key) is not None:
@@ -100,13 +100,11 @@ def _corruption(data: DataSection) -> dict[str, Any]:
 
 def _targets(data: DataSection, name: str, own: bool) -> dict[str, Any]:
     """What outcomes are: open for a file until it is read, otherwise known by the data set's name."""
+    scaling = {"target_scaling": data.target_scaling or "plain"}
     if own:
-        return {
-            "target": data.target or "auto",
-            "target_scaling": data.target_scaling or "plain",
-        }
+        return {"target": data.target or "auto", **scaling}
     if name in NUMBERS:
-        return {"target_scaling": data.target_scaling or "plain"}
+        return scaling
     if data.target_scaling == "standard":
         raise UserError(
             f"data.target_scaling is 'standard', but the outcomes of {name} are classes: leave it out"

@@ -6,19 +6,23 @@ Later sources win: defaults, then a preset or a TOML file, then ``--set`` and th
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import tomllib
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, Field, ValidationError
 
 from pyro_pfedbayes.errors import UserError, nearest
-from pyro_pfedbayes.experiments.config.model_files import file_and_function, is_file, options_schema
+from pyro_pfedbayes.experiments.config.model_files import (
+    Section,
+    file_and_function,
+    is_file,
+    options_schema,
+    schema_of,
+)
 from pyro_pfedbayes.experiments.config.registry import (
     MODELS,
     algorithm_class,
@@ -44,11 +48,7 @@ Participation = (
 """1 is one client, 1.0 is all of them."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class DataSection(_Section):
+class DataSection(Section):
     """Which examples, and who holds them. None: the default that goes with the rest, see `resolve`."""
 
     name: str = "digits"
@@ -86,7 +86,7 @@ class ModelSection:
         return {"name": self.name, **self.options}
 
 
-class RunSection(_Section):
+class RunSection(Section):
     """How long, where, and what is written when."""
 
     rounds: int = Field(100, ge=1)
@@ -123,12 +123,9 @@ class Config:
             "algorithm": {"name": self.algorithm.name, **dataclasses.asdict(self.algorithm)},
             "run": self.run.model_dump(exclude={"out"}),
         }
+        given = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
         # Through JSON, so that it equals what comes back from a file: lists, not tuples.
-        found: Tree = json.loads(
-            json.dumps(
-                {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
-            )
-        )
+        found: Tree = json.loads(json.dumps(given))
         return found
 
     def toml(self) -> str:
@@ -179,9 +176,10 @@ def with_settings(
     # Names first, so that what is set beside a name is meant for it.
     for name, value in sorted(settings, key=lambda pair: not pair[0].endswith(".name")):
         section, _, key = name.partition(".")
-        known_keys = _keys_of(name, value)
-        if known_keys is not None and value != out.get(section, {}).get("name"):
-            out[section] = {k: v for k, v in out.get(section, {}).items() if k in known_keys}
+        before = out.get(section, {})
+        if name in _SCHEMAS and isinstance(value, str) and value != before.get("name"):
+            fields = _SCHEMAS[name](value).model_fields
+            out[section] = {k: v for k, v in before.items() if k in fields}
         out.setdefault(section, {})[key] = value
     return out
 
@@ -198,8 +196,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     parts = name.split(".")
     if not equals or len(parts) != 2 or not all(parts):
         raise UserError(f"--set {text}: give section.key=value, such as --set algorithm.zeta=1.0")
-    if parts[0] not in _SECTIONS:
-        raise UserError(f"--set {text}: {_unknown_section(parts[0])}")
+    _check_sections({parts[0]: {}}, f"--set {text}: ")
     return name, toml_value(value)
 
 
@@ -214,16 +211,18 @@ def toml_value(text: str) -> Any:
 def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
     """Check a configuration; messages begin with ``where``, such as ``"mine.toml: "``."""
     _check_sections(tree, where)
-    settings = dict(tree.get("algorithm", {}))
-    name = settings.pop("name", "pfedbayes")
-    if not isinstance(name, str):
-        raise UserError(f"{where}algorithm.name must be a text, not {name!r}")
-    kind = algorithm_class(name)
-    model, options = _model_and_options(tree, where)
+    algorithm, settings = _name_and_options(tree, "algorithm", "pfedbayes", where)
+    kind = algorithm_class(algorithm)
+    default = default_model(tree.get("data", {}))
+    model, options = _name_and_options(tree, "model", default, where)
+    if is_file(model):
+        model = "{}:{}".format(*file_and_function(model))
+    else:
+        known("model", model, MODELS)
     schemas: dict[str, tuple[type[BaseModel], Any]] = {
         "data": (DataSection, tree.get("data", {})),
         "model": (options_schema(model), options),
-        "algorithm": (settings_schema(name), settings),
+        "algorithm": (settings_schema(algorithm), settings),
         "run": (RunSection, tree.get("run", {})),
     }
     problems: list[str] = []
@@ -242,35 +241,33 @@ def parse_config(tree: Mapping[str, Any], where: str = "") -> Config:
         more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
         raise UserError(f"{where}" + "; ".join(problems[:3]) + more)
     checked["model"] = ModelSection(model, checked["model"].model_dump())
-    checked["algorithm"] = _instance(kind, checked["algorithm"], where)
+    try:
+        checked["algorithm"] = kind(**dict(checked["algorithm"]))
+    except UserError as problem:
+        raise UserError(f"{where}algorithm: {problem}") from None
     return Config(**checked)
 
 
+def settings_schema(algorithm: str) -> type[Section]:
+    """The settings of an algorithm as a section, so that new ones appear by themselves."""
+    return schema_of(algorithm_class(algorithm))
+
+
 _SECTIONS = ("data", "model", "algorithm", "run")
+_SCHEMAS: Mapping[str, Callable[[str], type[Section]]] = {
+    "algorithm.name": settings_schema,
+    "model.name": options_schema,
+}
 
 
-def _keys_of(name: str, value: Any) -> set[str] | None:
-    """The settings that an algorithm or a model knows, if a pair of key and value names one."""
-    if not isinstance(value, str):
-        return None
-    if name == "algorithm.name":
-        return {field.name for field in dataclasses.fields(algorithm_class(value))}
-    return set(options_schema(value).model_fields) if name == "model.name" else None
-
-
-def _model_and_options(tree: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    """The model of section ``model``, or the one that goes with the data, and the options given."""
-    options = dict(tree.get("model", {}))
-    name = options.pop("name", None)
-    if name is None:
-        name = default_model(tree.get("data", {}))
+def _name_and_options(
+    tree: Mapping[str, Any], section: str, default: str, where: str
+) -> tuple[str, dict[str, Any]]:
+    """What a section's key ``name`` says, and the other keys."""
+    options = dict(tree.get(section, {}))
+    name = options.pop("name", default)
     if not isinstance(name, str):
-        raise UserError(f"{where}model.name must be a text, not {name!r}")
-    if is_file(name):
-        path, function = file_and_function(name)
-        name = f"{path}:{function}"
-    else:
-        known("model", name, MODELS)
+        raise UserError(f"{where}{section}.name must be a text, not {name!r}")
     return name, options
 
 
@@ -291,44 +288,19 @@ def _toml(text: str, where: str) -> Tree:
         raise UserError(f"{where} is not valid TOML: {problem}") from problem
 
 
-@functools.cache
-def settings_schema(algorithm: str) -> type[BaseModel]:
-    """The fields of an algorithm's dataclass as a section, so that new ones appear by themselves."""
-    kind = algorithm_class(algorithm)
-    hints = typing.get_type_hints(kind)
-    fields: dict[str, Any] = {
-        field.name: (
-            hints[field.name],
-            field.default if field.default is not dataclasses.MISSING else ...,
-        )
-        for field in dataclasses.fields(kind)
-        if field.init
-    }
-    return create_model(kind.__name__, __base__=_Section, **fields)
-
-
-def _instance(kind: type[Any], settings: BaseModel, where: str) -> Any:
-    try:
-        return kind(**{name: getattr(settings, name) for name in type(settings).model_fields})
-    except UserError as problem:
-        raise UserError(f"{where}algorithm: {problem}") from None
-
-
 def _check_sections(tree: Mapping[str, Any], where: str) -> None:
     """Raise UserError unless all values are those of known sections."""
     for section, values in tree.items():
-        if section not in _SECTIONS and not isinstance(values, Mapping):
+        mapping = isinstance(values, Mapping)
+        if section not in _SECTIONS and not mapping:
+            names = ", ".join(f"[{name}]" for name in _SECTIONS)
             raise UserError(
-                f"{where}key '{section}' stands outside a section; put it below one of "
-                + ", ".join(f"[{name}]" for name in _SECTIONS)
+                f"{where}key '{section}' stands outside a section; put it below one of {names}"
             )
         if section not in _SECTIONS:
-            raise UserError(f"{where}{_unknown_section(section)}")
-        if not isinstance(values, Mapping):
+            hint = nearest(section, _SECTIONS)
+            raise UserError(
+                f"{where}unknown section '{section}'{hint} (known: {', '.join(_SECTIONS)})"
+            )
+        if not mapping:
             raise UserError(f"{where}'{section}' must be a section of keys, not {values!r}")
-
-
-def _unknown_section(section: str) -> str:
-    return (
-        f"unknown section '{section}'{nearest(section, _SECTIONS)} (known: {', '.join(_SECTIONS)})"
-    )

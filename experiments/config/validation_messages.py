@@ -30,26 +30,24 @@ def message_of(section: str, schema: type[BaseModel], detail: Any) -> str:
     if detail["type"] == "literal_error":
         options = [str(option) for option in _options(field.annotation)]
         return f"{name} is {given!r}{nearest(str(given), options)} (give {', '.join(options)})"
-    return f"{name} is {given!r}; it must be {_wanted(detail)}"
+    wanted = str(detail["msg"]).removeprefix("Input should be ")
+    if detail["type"] in _WANTED:
+        wanted = _WANTED[detail["type"]].format(**detail.get("ctx", {}))
+    return f"{name} is {given!r}; it must be {wanted}"
 
 
-def _wanted(detail: Any) -> str:
-    limits = {
-        "greater_than": "above {gt:g}",
-        "greater_than_equal": "at least {ge:g}",
-        "less_than": "below {lt:g}",
-        "int_type": "an integer",
-        "float_type": "a number",
-        "finite_number": "a finite number",
-        "string_type": "a text",
-        "list_type": "a list",
-        "dict_type": "a section of keys and values",
-        "mapping_type": "a section of keys and values",
-    }
-    kind = detail["type"]
-    if kind in limits:
-        return limits[kind].format(**detail.get("ctx", {}))
-    return str(detail["msg"]).removeprefix("Input should be ")
+_WANTED = {
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a section of keys and values",
+    "mapping_type": "a section of keys and values",
+}
 
 
 def _options(annotation: Any) -> list[Any]:
