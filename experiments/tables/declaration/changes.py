@@ -16,9 +16,7 @@ _SHORT = 60
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What the first declaration has and the second has not, or has in another way, a line each.
 
-    Args:
-        before: Sections ``table``, ``tuning``, ``data``, ``method`` and ``sweep`` as ``table.json`` holds them.
-        now: The same, of today.
+    Both hold the sections ``table``, ``tuning``, ``data``, ``method`` and ``sweep`` as in ``table.json``.
 
     Example:
         >>> before = {"method": {"a": {"name": "a", "rounds": 3}, "b": {"name": "b", "on": ["wine"]}}}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,14 @@ class Cell:
         return self.entry.label, self.method.name
 
     @property
+    def beginnings(self) -> Iterator[tuple[Point, Job, Job]]:
+        """Each point with its first final run and its first tuning run, which may be the same."""
+        for point, final, tried in zip(
+            self.points, self.final, self.tuning or self.final, strict=True
+        ):
+            yield point, final[0], tried[0]
+
+    @property
     def tuning_jobs(self) -> list[Job]:
         """Runs that are tried, point by point."""
         return [job for runs in self.tuning for job in runs]
@@ -85,10 +94,7 @@ class Plan:
 def make_plan(spec: Spec, where: str = "", options: Mapping[str, Any] | None = None) -> Plan:
     """Lay out the runs of a table and check the settings of each.
 
-    Args:
-        spec: The table.
-        where: How messages begin, such as ``"mine.toml: "``.
-        options: What has no part in the results, by ``section.key``: ``data.dir``, ``run.device``.
+    Messages begin with ``where``. Options have no part in the results: ``data.dir``, ``run.device``.
     """
     cells = []
     for entry in spec.entries():
@@ -106,10 +112,15 @@ def point_text(point: Point) -> str:
     return ", ".join(f"{key}={value}" for key, value in point.items())
 
 
-def place_text(cell: Cell, point: Point, where: str = "") -> str:
-    """How a message about a point of a cell begins."""
+@contextlib.contextmanager
+def mistakes_at(cell: Cell, point: Point, where: str) -> Iterator[None]:
+    """Say of a mistake which method, data and settings it is in."""
     settings = f" ({point_text(point)})" if point else ""
-    return f"{where}method '{cell.method.name}' on {cell.entry.label}{settings}: "
+    try:
+        yield
+    except UserError as problem:
+        place = f"method '{cell.method.name}' on {cell.entry.label}{settings}"
+        raise UserError(f"{where}{place}: {problem}") from None
 
 
 def _cell(spec: Spec, entry: DataEntry, method: Method, options: Mapping[str, Any]) -> Cell:
@@ -181,13 +192,11 @@ def _id(data: str, method: str, tree: Tree) -> str:
 def _checked(cell: Cell, where: str) -> Config:
     """The configuration of the first point; those of all are checked."""
     configs = []
-    for point, final, trial in zip(cell.points, cell.final, cell.tuning or cell.final, strict=True):
-        try:
-            for job in (final[0], trial[0]):
+    for point, *jobs in cell.beginnings:
+        with mistakes_at(cell, point, where):
+            for job in jobs:
                 config = resolve(parse_config(job.tree))
                 if config.data.clients is not None:
                     config.algorithm.check(config.run.rounds, config.data.clients)
                 configs.append(config)
-        except UserError as problem:
-            raise UserError(f"{place_text(cell, point, where)}{problem}") from None
     return configs[0]

@@ -34,7 +34,7 @@ class Pool:
             future.set_result(outcome_of(job.tree, path, self._keep))
         else:
             order = {"tree": job.tree, "path": str(path), "keep_checkpoint": self._keep}
-            self._processes.append(self._process(json.dumps(order, default=str)))
+            self._processes.append(_process(json.dumps(order, default=str), self.places))
             future = self._threads.submit(_outcome, self._processes[-1])
         self.running[future] = job
 
@@ -52,17 +52,18 @@ class Pool:
             process.kill()
         self._threads.shutdown()
 
-    def _process(self, order: str) -> subprocess.Popen[str]:
-        threads = max(1, (os.cpu_count() or 1) // self.places)
-        return subprocess.Popen(
-            [sys.executable, "-m", "pyro_pfedbayes.experiments.tables.execution.worker", order],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={"OMP_NUM_THREADS": str(threads)} | dict(os.environ),
-            # Ctrl-C on the terminal goes to this process alone, which passes it on once.
-            start_new_session=True,
-        )
+
+def _process(order: str, places: int) -> subprocess.Popen[str]:
+    threads = max(1, (os.cpu_count() or 1) // places)
+    return subprocess.Popen(
+        [sys.executable, "-m", "pyro_pfedbayes.experiments.tables.execution.worker", order],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"OMP_NUM_THREADS": str(threads)} | dict(os.environ),
+        # Ctrl-C on the terminal goes to this process alone, which passes it on once.
+        start_new_session=True,
+    )
 
 
 def _outcome(process: subprocess.Popen[str]) -> Outcome:

@@ -50,16 +50,9 @@ class TimeLeft:
 def make_runs(
     schedule: Schedule, pool: Pool, console: Console, hint: str, refresh: Callable[[], None]
 ) -> None:
-    """Make all runs that are left; close the pool at the end.
+    """Make all runs that are left, and close the pool; ``refresh`` is called whenever a run has ended.
 
-    On a terminal a bar shows progress; elsewhere the lines of runs that ended must do.
-
-    Args:
-        schedule: Which come next.
-        pool: Makes them.
-        console: Where progress is shown.
-        hint: How to go on, for messages.
-        refresh: Called whenever a run has ended.
+    On a terminal a bar shows progress; elsewhere the lines of runs that ended must do. The hint says how to go on.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

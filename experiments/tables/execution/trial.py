@@ -8,7 +8,7 @@ from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.config.resolve import resolve
 from pyro_pfedbayes.experiments.config.sections import Config, DataSection, parse_config
 from pyro_pfedbayes.experiments.runs.build import build_data, build_federation, build_partition
-from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job, place_text
+from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job, mistakes_at
 from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule
 from pyro_pfedbayes.inference.engine.devices import resolve_device
 
@@ -25,10 +25,7 @@ def try_out(
         schedule: What is left.
         where: How messages begin, such as ``"mine.toml: "``.
         retry: Whether runs that failed will be made anew.
-        download: Whether data that are not there may be downloaded; without, what needs them is passed over.
-
-    Returns:
-        What was passed over, a line each.
+        download: Whether data may be downloaded; without, what needs them is passed over and told, a line each.
     """
     left, folder = schedule.left(), schedule.folder
     by_data: dict[str, list[Cell]] = {}
@@ -73,20 +70,17 @@ def _deal(sections: list[DataSection], where: str) -> FederatedData:
 
 def _try_cell(cell: Cell, data: FederatedData, where: str) -> None:
     """All that happens before the first round of the runs of each point."""
-    for point, final, tried in zip(cell.points, cell.final, cell.tuning or cell.final, strict=True):
-        try:
-            config = _config(final[0])
+    for point, final, tried in cell.beginnings:
+        with mistakes_at(cell, point, where):
+            config = _config(final)
             resolve_device(config.run.device)
             # On the CPU, as runs side by side need the memory of the device.
             run = config.run.model_copy(update={"device": "cpu"})
-            federation = build_federation(
-                Config(config.data, config.model, config.algorithm, run), data
-            )
+            cpu = Config(config.data, config.model, config.algorithm, run)
+            federation = build_federation(cpu, data)
             server = federation.initial_state().server
             federation.algorithm.client_init(federation.model, server, 1)
-            lengths = sorted({final[0].rounds, tried[0].rounds})
+            lengths = sorted({final.rounds, tried.rounds})
             for rounds in lengths:
                 federation.algorithm.check(rounds, data.num_clients)
             federation.engine_for(lengths[-1])
-        except UserError as problem:
-            raise UserError(f"{place_text(cell, point, where)}{problem}") from None

@@ -6,7 +6,6 @@ It ends with the process that started it, however that ends.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import sys
@@ -28,7 +27,7 @@ def main() -> None:
 
         order = json.loads(sys.argv[1])
         found = outcome_of(order["tree"], Path(order["path"]), order["keep_checkpoint"])
-        print(json.dumps(dataclasses.asdict(found)), file=outcome, flush=True)
+        print(json.dumps(vars(found)), file=outcome, flush=True)
 
 
 def _end_with_parent() -> None:

@@ -100,21 +100,22 @@ def failure_notes(result: CellResult) -> list[str]:
 
 def costs(result: CellResult) -> dict[str, Mark]:
     """What a run of a cell costs, by heading: means over the finished ones."""
-    method, found = result.cell.method, result.figures
-    sent = [math.nan if f.bytes_uploaded is None else f.bytes_uploaded / 1e3 for f in found]
-    places = [f.clients * f.rounds for f in found]
+    method, tuned = result.cell.method, result.point
+    runs = [
+        (f, f.clients * f.rounds, math.nan if f.bytes_uploaded is None else f.bytes_uploaded / 1e3)
+        for f in result.figures
+    ]
     own_rounds = OWN if method.rounds is not None else ""
     own_steps = OWN if "local_steps" in {*method.settings, *method.grid} else ""
-    steps = _mean([f.gradient_steps / n for f, n in zip(found, places, strict=True)], ".4g")
-    tuned = result.point
     settings = [point_text(part) for part in (tuned or {}, method.settings, method.model) if part]
     texts = {
-        "seconds of training": _mean([f.seconds for f in found], ".1f"),
-        "MB sent": _mean([kilobytes / 1e3 for kilobytes in sent], ".2f"),
-        "kB sent a client and round": _mean(
-            [kilobytes / n for kilobytes, n in zip(sent, places, strict=True)], ".1f"
-        ),
-        "gradient steps a client and round": f"{steps}{own_steps}",
+        "seconds of training": _mean([f.seconds for f, _, _ in runs], ".1f"),
+        "MB sent": _mean([kilobytes / 1e3 for _, _, kilobytes in runs], ".2f"),
+        "kB sent a client and round": _mean([kilobytes / n for _, n, kilobytes in runs], ".1f"),
+        "gradient steps a client and round": _mean(
+            [f.gradient_steps / n for f, n, _ in runs], ".4g"
+        )
+        + own_steps,
         "rounds": f"{result.cell.final[0][0].rounds}{own_rounds}",
         "points tried": f"{len(result.cell.points)}",
         "settings": "not chosen" if tuned is None else "; ".join(settings) or "defaults",

@@ -54,8 +54,8 @@ def lay_out(results: Results) -> Document:
 
 def _blocks(results: Results) -> Iterator[Block]:
     spec, selector = results.plan.spec, results.selector()
-    introduction = plain_environment().get_template("introduction.jinja")
-    text = introduction.render(
+    text = _text(
+        "introduction.jinja",
         head=spec.head,
         tuning=spec.tuning,
         selector=selector,
@@ -86,6 +86,10 @@ def _blocks(results: Results) -> Iterator[Block]:
         spent = [costs(result) for result in cells]
         columns = [(heading, [row[heading] for row in spent]) for heading in spent[0]]
         yield make_sheet("Cost of a run; settings, the tuned ones first", names, columns)
+
+
+def _text(template: str, **values: object) -> str:
+    return plain_environment().get_template(template).render(values)
 
 
 def _pair(
@@ -129,12 +133,15 @@ def _comparison(
     further = ("nll", "ece") if first == "accuracy" else ("mae", "nll", "coverage90")
     for measure in further:
         columns += _pair(cells, selector, measure, after=f" {MEASURES[measure].short}")
-    caption = "Likelihood and calibration"
-    if pairs:
-        caption = (
-            f"Differences from {against}, paired by seed, with 95 % t-intervals; {caption.lower()}"
-        )
-    return make_sheet(caption, names, columns, _notes_on_pairs(pairs))
+    if not pairs:
+        return make_sheet("Likelihood and calibration", names, columns)
+    notes = _text(
+        "pairs.jinja",
+        few=FEW if any(1 < pair.seeds <= FEW for pair in pairs) else None,
+        undefined=any(math.isnan(pair.lower) for pair in pairs),
+    )
+    caption = f"Differences from {against}, paired by seed, with 95 % t-intervals; likelihood and calibration"
+    return make_sheet(caption, names, columns, notes.splitlines())
 
 
 def _difference(
@@ -147,23 +154,6 @@ def _difference(
         if all(cell.figures and model in cell.cell.models for cell in cells):
             return "no seed in common"
     return difference_text(pair, first)
-
-
-def _notes_on_pairs(pairs: Sequence[Paired]) -> list[str]:
-    """What must be known to read the differences that are shown."""
-    if not pairs:
-        return []
-    notes = ["n is the number of seeds that both methods have."]
-    if any(1 < pair.seeds <= FEW for pair in pairs):
-        notes[0] += (
-            f" Intervals from {FEW} seeds or fewer are wide, and hold only if differences over seeds are normal."
-        )
-    if any(math.isnan(pair.lower) for pair in pairs):
-        notes.append(
-            "Not defined: of one seed, or where the differences are the same with all seeds, which does not make them "
-            "certain."
-        )
-    return notes
 
 
 def _shown(cells: Sequence[CellResult]) -> str:
