@@ -1,6 +1,6 @@
 """CD2-pFed (Shen et al., CVPR 2022): some channels of every layer stay private, and the two parts teach each other.
 
-No source of the authors' is public; what the paper leaves open is decided here and said in `CD2PFed` and `shared_at`.
+No source of the authors' is public; what the paper leaves open is decided here and said in `CD2PFed` and `channels_at`.
 """
 
 from __future__ import annotations
@@ -135,10 +135,6 @@ class CD2PFed(PointMethod):
         shared = self.averaged_places(model, at)
         return {**super().server_update(model, server, uploads, at), SHARED: shared}
 
-    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
-        """As a round begins."""
-        return {PERSONAL: self.starting_weights(engine.model, server, cohort)}
-
 
 def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
     """Divide the weights of a sequential network by channels.
@@ -162,16 +158,15 @@ def channels_at(model: DeclaredModel, share: float, method: str) -> Channels:
         private = torch.arange(outputs) >= outputs - math.floor(share * outputs + 1e-9)
         for site in (site for site in shapes if site.startswith(f"{name}.")):
             # Rows are channels that a weight leads to; those of the last layer are classes, common to both parts.
-            column = (-1, *[1] * (len(shapes[site]) - 1))
-            if name != layers[-1][0]:
-                shared[site] &= ~private.view(column)
-                alone[site] &= private.view(column)
+            ones = [1] * (len(shapes[site]) - 1)
+            ends = [] if name == layers[-1][0] else [private.view(-1, *ones)]
             if before is not None and site == f"{name}.weight":
                 # After flattening, a channel is several inputs in a row.
                 coming = before.repeat_interleave(shapes[site][1] // len(before))
-                row = (1, -1, *[1] * (len(shapes[site]) - 2))
-                shared[site] &= ~coming.view(row)
-                alone[site] &= coming.view(row)
+                ends.append(coming.view(1, -1, *ones[1:]))
+            for end in ends:
+                shared[site] &= ~end
+                alone[site] &= end
         before = private
     if all(site.startswith(f"{layers[-1][0]}.") for site in shapes):
         raise UserError(f"{method} needs a hidden layer, whose channels it can divide")

@@ -20,15 +20,9 @@ from pyro_pfedbayes.models.declared import DeclaredModel
 
 
 def attention(theta: Tensor, sigma: float, own: float) -> Tensor:
-    """How much each client takes of each other's weights: a softmax of their cosines.
+    """How much each client takes of the others' weights ``[S, P]``: a softmax of their cosines, of sharpness ``sigma``.
 
-    Args:
-        theta: Weights ``[S, P]``.
-        sigma: Sharpness of the softmax.
-        own: What each takes of itself, in (0, 1).
-
-    Returns:
-        Rows that sum to 1, ``[S, S]``.
+    Rows that sum to 1, ``[S, S]``, with ``own`` in (0, 1) for what each takes of itself.
 
     Example:
         >>> attention(torch.eye(3), 1.0, 0.5)

@@ -62,7 +62,7 @@ class LocalBayes(Local):
     Each client keeps q = N(mu, softplus(rho)^2) over all weights of a network, and follows Adam on `MixtureBound`.
     """
 
-    lr: Positive = 1e-3  # adam's learning rate
+    lr: Positive = 1e-3  # Adam's learning rate
     pi: Annotated[float, "(0, 1)"] = 0.5
     """The prior's weight of its wide component. The paper tries 1/4, 1/2, 3/4."""
     sigma1: Positive = 1.0  # its standard deviation; the paper tries exp(0), exp(-1), exp(-2)

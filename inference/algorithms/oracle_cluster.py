@@ -68,10 +68,6 @@ class OracleCluster(PointMethod):
         classes = torch.tensor(padded, dtype=torch.int64, device=theta.device)
         return {THETA: theta.mean(0), GROUP_THETA: theta, GROUP_CLASSES: classes}
 
-    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
-        """The weights of the client's group."""
-        return {PERSONAL: self.starting_weights(engine.model, server, cohort)}
-
     def starting_weights(self, model: DeclaredModel, server: Tensors, cohort: Cohort) -> Tensor:
         """Weights of the group of each client ``[S, P]``; the server's for a group that is new."""
         theta = server[THETA].expand(len(cohort.clients), -1).clone()

@@ -86,7 +86,19 @@ def onboard(
         raise UserError(f"x has {rows} rows and y {outcomes}: wanted as many, or neither")
     if x is None or y is None or len(y) == 0 or steps == 0:
         return federation.global_belief(state)
-    algorithm = _personal_round(federation.algorithm, steps, lr)
+    method = federation.algorithm
+    if not isinstance(method, PFedBayes):
+        raise UserError(f"onboarding knows pFedBayes only, not {method.name!r}")
+    algorithm = replace(
+        method,
+        local_steps=steps,
+        kinds=1,
+        kind_rounds=0,
+        personal_rounds=1,
+        personal_start="server",
+        personal_lr=method.personal_lr if lr is None else lr,
+        optimizer_state="reset",
+    )
     data = _data_of_one(federation, x, y)
     model, device = federation.model, federation.device
     mode = choose_engine(
@@ -115,24 +127,6 @@ def onboard(
         raise
     row = {name: value[None] for name, value in work.rows[0].items()}
     return algorithm.personal_belief(model, row).client(0)
-
-
-def _personal_round(algorithm: object, steps: int, lr: float | None) -> PFedBayes:
-    """The run's method as one personal round of so many steps."""
-    if not isinstance(algorithm, PFedBayes):
-        raise UserError(
-            f"onboarding knows pFedBayes only, not {getattr(algorithm, 'name', algorithm)!r}"
-        )
-    return replace(
-        algorithm,
-        local_steps=steps,
-        kinds=1,
-        kind_rounds=0,
-        personal_rounds=1,
-        personal_start="server",
-        personal_lr=algorithm.personal_lr if lr is None else lr,
-        optimizer_state="reset",
-    )
 
 
 def _data_of_one(federation: Federation, x: Tensor, y: Tensor) -> FederatedData:

@@ -28,9 +28,9 @@ def discover_kinds(loc: Tensor, scale: Tensor, kinds: int) -> Tensor:
 
     This is hard-assignment EM for the projection of the clients onto a mixture of ``kinds`` mean-field Gaussians;
     with many weights the soft responsibilities are 0 or 1 anyway. Each step lowers the objective: centres are
-    barycentres, which minimise it for given groups. It starts from clients that are far apart, among all their weights
-    and along the principal components of their means, and keeps the best of a few deterministic starts. (With many
-    weights one client that is far from all others draws every start of the first sort to itself.)
+    barycentres, which minimise it for given groups. The best of a few deterministic starts is taken, from clients that
+    are far apart among all their weights and along the principal components of their means. (With many weights one
+    client that is far from all others draws every start of the first sort to itself.)
 
     From means and standard deviations ``[N, T]`` to the group of each client, int64 ``[N]``, numbered by their first
     clients.
@@ -59,12 +59,7 @@ def update_kinds(
 ) -> dict[str, Tensor]:
     """The server after a round of the phase of kinds, with a w_k for each under ``kinds.``; w itself stands still.
 
-    Args:
-        server: Its state before.
-        uploads: What clients sent.
-        kinds: Number of kinds.
-        regroup: Whether clients are to be grouped now; else they stay in their groups.
-        aggregate: Makes the next w_k of what the clients of one kind sent.
+    Clients stay in their groups unless ``regroup``; ``aggregate`` makes the next w_k of what those of one kind sent.
     """
     everyone, stored = Upload.cat(uploads), under(server, KINDS)
     clients, sent = list(everyone.clients), everyone.tensors
@@ -125,8 +120,7 @@ def _centre(loc: Tensor, scale: Tensor, members: Tensor) -> Centre:
 def _along_components(loc: Tensor, scale: Tensor, kinds: int) -> list[list[Centre]]:
     """Centres of the groups that clients form along the K - 1 directions in which their means differ most.
 
-    Distances there are not drowned by the noise of all the other directions, in which every client differs from every
-    other one.
+    Distances there are not drowned by the noise of all other directions, in which every client differs from the others.
     """
     if not 1 < kinds < len(loc):
         return []

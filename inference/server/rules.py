@@ -39,10 +39,7 @@ def project(
 ) -> dict[str, Tensor]:
     """The server's next state: the w of its family nearest to what clients sent, and averages of everything else.
 
-    Args:
-        declared: Families and sites.
-        uploads: Chunks of what S clients sent, and their weights ``[S]``.
-        previous: The present w.
+    From chunks of what S clients sent with their weights ``[S]``, and the present w.
     """
     mean = MeanAccumulator()
 

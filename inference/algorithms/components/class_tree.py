@@ -9,16 +9,10 @@ ROUNDS = 20
 
 
 def class_tree(z: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Split classes in two by 2-means of their mean features, and each part again.
+    """Split C classes in two by 2-means of their mean features ``[n, D]``, and each part again.
 
-    Args:
-        z: Features ``[n, D]``.
-        y: Labels ``[n]``.
-        classes: The number of all classes C.
-
-    Returns:
-        ``[C - 1, C]``, a row for each inner node, the root first: -1 and 1 for the classes on its two sides, 0 for
-        those that are not below it. A class without example is on no side; rows that are not needed are 0.
+    ``[C - 1, C]``, a row for each inner node, the root first: -1 and 1 for the classes on its two sides, 0 for those
+    that are not below it. A class without example is on no side; rows that are not needed are 0.
 
     Example:
         >>> z = torch.tensor([[0.0], [0.2], [5.0]])
@@ -31,13 +25,12 @@ def class_tree(z: Tensor, y: Tensor, classes: int) -> Tensor:
     waiting, row = [torch.arange(len(present), device=z.device)], 0
     while waiting:
         below = waiting.pop(0)
-        if len(below) < 2:
-            continue
-        right = two_means(means[below])
-        sides[row, present[below[~right]]] = -1
-        sides[row, present[below[right]]] = 1
-        waiting += [below[~right], below[right]]
-        row += 1
+        if len(below) > 1:
+            right = two_means(means[below])
+            sides[row, present[below[~right]]] = -1
+            sides[row, present[below[right]]] = 1
+            waiting += [below[~right], below[right]]
+            row += 1
     return sides
 
 
@@ -45,8 +38,7 @@ def two_means(points: Tensor) -> Tensor:
     """Two groups of at least two points ``[K, D]``, from the two farthest apart; False for that of the first point."""
     gaps = torch.cdist(points, points)
     first, second = divmod(int(gaps.argmax()), len(points))
-    if first == second:
-        # All in one place.
+    if first == second:  # all in one place
         return torch.arange(len(points), device=points.device) >= (len(points) + 1) // 2
     centres = points[[first, second]]
     group = torch.zeros(len(points), dtype=torch.bool, device=points.device)

@@ -110,12 +110,8 @@ def match_networks(
 ) -> Matched:
     """Match the hidden layers of J networks, from the top down, and average what is matched.
 
-    Args:
-        networks: Of equal depth, inputs and classes, with at least one hidden layer each.
-        shares: Of all examples of a class those that a network has seen, ``[J, C]``; the precision of its weights to
-            the class is in proportion.
-        settings: Of the process and of the search.
-        random: Order of networks in the sweeps.
+    They are of equal depth, inputs and classes, with at least one hidden layer each. Of all examples of a class a
+    network has seen a share ``[J, C]``: the precision of its weights to the class is in proportion.
     """
     depth = len(networks[0]) - 1
     above: tuple[Places, ...] = ()

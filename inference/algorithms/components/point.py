@@ -121,6 +121,10 @@ class PointMethod:
         rows = ((tensors[THETA], weights) for tensors, weights in sent)
         return {**server, THETA: averaged_into(server[THETA], places, rows)}
 
+    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
+        """Personal models of a method with ``personal_steps``: the weights that clients would start from."""
+        return {PERSONAL: self.starting_weights(engine.model, server, cohort)}
+
     def personal_belief(self, model: DeclaredModel, clients: Tensors) -> Belief:
         """The clients' own weights, or the personal models made from the server's before an evaluation."""
         theta = clients[PERSONAL] if PERSONAL in clients else clients[THETA]

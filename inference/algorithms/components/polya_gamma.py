@@ -39,7 +39,7 @@ class Conditional:
     factor: Tensor
     """Cholesky factor of I + Ω^½ K Ω^½, ``[..., n, n]``; its eigenvalues are at least 1."""
     weights: Tensor  # a with E[f] = K a, ``[..., n]``
-    mean: Tensor  # e[f], ``[..., n]``
+    mean: Tensor  # E[f], ``[..., n]``
 
     def at(self, cross: Tensor, prior: Tensor | float) -> tuple[Tensor, Tensor]:
         """Mean and variance ``[..., m]`` elsewhere, from kernels ``cross [..., n, m]`` and prior variances."""
@@ -54,13 +54,7 @@ class Conditional:
 
 
 def conditional(kernel: Tensor, kappa: Tensor, omega: Tensor) -> Conditional:
-    """The Gaussian posterior given ω: covariance (K⁻¹ + Ω)⁻¹, mean that times κ.
-
-    Args:
-        kernel: K, ``[..., n, n]``.
-        kappa: κ, ``[..., n]``.
-        omega: ω >= 0, ``[..., n]``.
-    """
+    """The Gaussian posterior given ω >= 0: covariance (K⁻¹ + Ω)⁻¹, mean that times κ."""
     root = omega.sqrt()
     scaled = root[..., :, None] * kernel * root[..., None, :]
     eye = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)

@@ -15,7 +15,6 @@ from pyro_pfedbayes.inference.algorithm import Cohort, Judged, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.point import PERSONAL, PointMethod
 from pyro_pfedbayes.inference.algorithms.components.settings import Count
 from pyro_pfedbayes.inference.beliefs.points import THETA, point_layout
-from pyro_pfedbayes.inference.engine.client_step import GradientEngine
 from pyro_pfedbayes.models.declared import DeclaredModel
 
 OWN = "own"
@@ -25,10 +24,8 @@ OWN = "own"
 def head_sites(model: DeclaredModel, pattern: str) -> tuple[str, ...]:
     """The sites of a model's head.
 
-    Args:
-        model: The declared model.
-        pattern: A name pattern as for roles (``"head.*"``); empty for the sites declared private or, where none is,
-            for the last layer of a network.
+    By a name pattern as for roles (``"head.*"``); empty for the sites declared private or, where none is, for the last
+    layer of a network.
     """
     names = tuple(model.declaration.shapes)
     if pattern:
@@ -98,10 +95,6 @@ class SplitMethod(PointMethod):
         """Private weights stay, the others are sent."""
         private = self.private(model)
         return {OWN: theta[:, private]}, {THETA: theta[:, ~private]}
-
-    def personalize(self, engine: GradientEngine, server: Tensors, cohort: Cohort) -> Tensors:
-        """The averaged weights with the client's own."""
-        return {PERSONAL: self.starting_weights(engine.model, server, cohort)}
 
 
 @dataclass(frozen=True)
