@@ -240,12 +240,12 @@ class BayesianModel(latent.HasSites, PyroModule):  # type: ignore[misc]
         """
         with pyro.plate("client", x.shape[0], dim=-1):
             with poutine.scale(scale=self.zeta):
-                scales = dict(self.prior_scale.items())
+                prior = self.prior
                 weights = {
                     name: pyro.sample(
-                        name, dist.Normal(loc, scales[name]).to_event(len(self.weight_shapes[name]))
+                        name, dist.Normal(prior.loc[name], prior.scale[name]).to_event(len(shape))
                     )
-                    for name, loc in self.prior_loc.items()
+                    for name, shape in self.weight_shapes.items()
                 }
             outputs, observation, y = self._observed(weights, x, y, mask)
             with poutine.scale(scale=self.data_scale):
@@ -254,14 +254,12 @@ class BayesianModel(latent.HasSites, PyroModule):  # type: ignore[misc]
 
     def sites_program(self) -> dict[str, Tensor]:
         """Draw one client's weights, each from its own prior if it has one, else from the Gaussian prior."""
+        prior, weights = self.prior, {}
         drawn: dict[int, dist.TorchDistribution] = {}
-        weights = {}
         for name, shape in self.weight_shapes.items():
             spec = self._own_priors.get(name)
             if spec is None:
-                fn = dist.Normal(
-                    *(dict(t.items())[name] for t in (self.prior_loc, self.prior_scale))
-                )
+                fn = dist.Normal(prior.loc[name], prior.scale[name])
             else:
                 if id(spec) not in drawn:
                     # One declaration is one hierarchy: its own sites are sampled once, whatever it matches.

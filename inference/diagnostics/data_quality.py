@@ -183,18 +183,14 @@ def _quality(
     entropies = {"train": math.nan, "validation": math.nan}
     nll, z, effect = math.nan, math.nan, math.nan
     for part in ("train", "validation"):
-        x, y = data.examples(client, part)
-        x, y = screening.judged_examples(model, x, y)
+        x, y = screening.judged_examples(model, *data.examples(client, part))
         if model.outcome == "class" and len(y):
             entropies[part] = float(_predictive(model, q, x, y, draws, seed)[1].mean())
         if part == "validation" and len(y):
             table = screening.outcome_log_probs(model, q, x, y, draws=draws, seed=seed)
             nll = -float(table.diagonal().mean())
-            z, effect = (
-                screening.evidence(table)
-                if len(y) >= screening.MIN_EXAMPLES
-                else (math.nan, math.nan)
-            )
+            if len(y) >= screening.MIN_EXAMPLES:
+                z, effect = screening.evidence(table)
     train, held_out = entropies.values()
     return ClientQuality(client, examples, gain, gain / examples, train, held_out, nll, z, effect)
 

@@ -65,7 +65,7 @@ def predictive_draws(
     Yields class probabilities ``[n, C]`` or predictive means ``[n]``, one tensor a draw; ``chunk`` examples at once.
     """
     for values in site_draws(model, belief, draws, stream):
-        yield _predict(predictor(model, belief), values, x, chunk)
+        yield _predict(model, belief, values, x, chunk)
 
 
 def number_predictive(
@@ -86,15 +86,11 @@ def number_predictive(
     outcomes = predictive_streams(seed, belief.device).outcomes
     for x, y in pieces:
         running = NumberAccumulator(y, outcomes, samples=samples_for(draws))
-        if draws == 0:
+        weights = predictive_streams(seed, belief.device).weights
+        for values in site_draws(model, belief, draws, weights) if draws else [belief.loc]:
             with torch.no_grad():
-                running.add(model.observation(belief.loc, x))
-        else:
-            weights = predictive_streams(seed, belief.device).weights
-            for values in site_draws(model, belief, draws, weights):
-                with torch.no_grad():
-                    observation = model.observation(values, x)
-                running.add(observation)
+                observation = model.observation(values, x)
+            running.add(observation)
         yield running.result()
 
 
@@ -106,19 +102,17 @@ def site_draws(
         raise UserError(f"draws is {draws}; a posterior predictive needs at least 1")
     if belief.stacked:
         raise UserError("this takes one client's belief; select one with .client(i)")
-    silent = set(model.declaration.shapes) - set(belief.names)
+    complete = set(model.declaration.shapes) <= set(belief.names)
     for _ in range(draws):
         values = belief.sample(generator=stream)
-        if silent:
-            values = _completed(model, values, stream)
-        yield values
+        yield values if complete else _completed(model, values, stream)
 
 
 def mean_predictive(
     model: DeclaredModel, belief: Belief, x: Tensor, *, chunk: int = CHUNK
 ) -> Tensor:
     """Prediction at the belief's mean, ``[n, C]`` or ``[n]``: no Bayesian average, for comparison."""
-    return _predict(predictor(model, belief), belief.loc, x, chunk)
+    return _predict(model, belief, belief.loc, x, chunk)
 
 
 def posterior_predictive(
@@ -182,11 +176,9 @@ def predictor(
 
 
 def _predict(
-    predict: Callable[[Mapping[str, Tensor], Tensor], Tensor],
-    values: Mapping[str, Tensor],
-    x: Tensor,
-    chunk: int,
+    model: DeclaredModel, belief: Belief, values: Mapping[str, Tensor], x: Tensor, chunk: int
 ) -> Tensor:
+    predict = predictor(model, belief)
     with torch.no_grad():
         parts = [predict(values, part) for part in x.split(chunk)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)

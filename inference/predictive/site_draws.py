@@ -39,11 +39,9 @@ class SiteGroups:
 
     def __init__(self, model: DeclaredModel, w: Belief, draws: int) -> None:
         self._model, self._w = model, w
-        size = model.declaration.num_weights
-        self.wants_draws = size <= SMALL
-        self._draws = draws
-        self._size = size
-        self._clients = 0
+        self._size = model.declaration.num_weights
+        self.wants_draws = self._size <= SMALL
+        self._draws, self._clients = draws, 0
         self._values: dict[str, list[list[Array]]] = {}
         self._gain: list[dict[str, Tensor]] = []
         self._moments: dict[str, list[dict[str, Tensor]]] = {"mean_abs_loc": [], "mean_scale": []}
