@@ -60,9 +60,8 @@ class BayesianModel(latent.HasSites, PyroModule):  # type: ignore[misc]
             other weights, roles that match nothing or clash, families without a projection.
 
     Example:
-        >>> from pyro_pfedbayes.models.networks import mlp
-        >>> from pyro_pfedbayes.models.likelihoods import Categorical
-        >>> model = BayesianModel(mlp([4, 8, 3]), Categorical(3))
+        >>> import pyro_pfedbayes as pfb
+        >>> model = pfb.BayesianModel(pfb.mlp([4, 8, 3]), pfb.Categorical(3))
         >>> x, y = torch.zeros(2, 5, 4), torch.zeros(2, 5, dtype=torch.long)   # 2 clients, 5 examples
         >>> model(x, y).shape
         torch.Size([2, 5, 3])

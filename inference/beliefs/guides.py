@@ -34,9 +34,8 @@ class MeanFieldGuide(PyroModule):  # type: ignore[misc]
         UserError: ``start`` is not stacked, or over other weights.
 
     Example:
-        >>> from pyro_pfedbayes.models.likelihoods import Categorical
-        >>> from pyro_pfedbayes.models.networks import mlp
-        >>> model = BayesianModel(mlp([4, 8, 3]), Categorical(3))
+        >>> import pyro_pfedbayes as pfb
+        >>> model = pfb.BayesianModel(pfb.mlp([4, 8, 3]), pfb.Categorical(3))
         >>> guide = MeanFieldGuide(model, MeanFieldGaussian.stack([model.prior, model.prior]))
         >>> x = torch.zeros(2, 5, 4)
         >>> trace = pyro.poutine.trace(guide).get_trace(x)

@@ -83,14 +83,12 @@ def nuts_draws(
         NutsWarning: More than 1 % of draws diverged, or the chain's halves differ (R-hat above 1.1).
 
     Example:
-        >>> import pyro
-        >>> from pyro_pfedbayes.models.program import ProgramModel
-        >>> from pyro_pfedbayes.models.spec import DataSpec
+        >>> import pyro_pfedbayes as pfb
         >>> def counts(x, y=None):
         ...     rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
         ...     with pyro.plate("data", len(x)):
         ...         pyro.sample("y", dist.Poisson(rate), obs=y)
-        >>> model = ProgramModel(counts, DataSpec((1,)))
+        >>> model = pfb.ProgramModel(counts, pfb.DataSpec((1,)))
         >>> y = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0])
         >>> rate = nuts_draws(model, torch.zeros(5, 1), y, draws=300, warmup=100)["rate"]
         >>> rate.shape, round(float(rate.mean()), 1)  # exactly Gamma(2 + 14, 1 + 5), of mean 2.67

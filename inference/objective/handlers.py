@@ -21,6 +21,7 @@ from pyro_pfedbayes.inference.objective.estimators import (
     Census,
     Estimator,
     LayerNoise,
+    Moments,
     suited_weights,
 )
 
@@ -129,9 +130,7 @@ class _Handler(Messenger):  # type: ignore[misc]
         if not suited:
             return
 
-        def perturbed(
-            weights: dict[str, Tensor], known: dict[str, tuple[Tensor, Tensor]], x: Tensor
-        ) -> Any:
+        def perturbed(weights: dict[str, Tensor], known: Moments, x: Tensor) -> Any:
             with LayerNoise(Estimator(self.kind, suited), known, _fresh_noise, values=weights):
                 return call(weights, x)
 
@@ -140,11 +139,7 @@ class _Handler(Messenger):  # type: ignore[misc]
         self._computed += 1
 
     def _suited(
-        self,
-        call: Any,
-        weights: dict[str, Tensor],
-        known: dict[str, tuple[Tensor, Tensor]],
-        x: Tensor,
+        self, call: Any, weights: dict[str, Tensor], known: Moments, x: Tensor
     ) -> frozenset[str]:
         """Which weights qualify, from a run of the first network on a few examples."""
         with torch.no_grad():
@@ -172,17 +167,13 @@ class LocalReparameterization(_Handler):
             serves twice; at the end if there was nothing to do; round the model alone.
 
     Example:
-        >>> from pyro_pfedbayes.gaussians.mean_field import MeanFieldGaussian
-        >>> from pyro_pfedbayes.inference.objective.elbo import ClientELBO
-        >>> from pyro_pfedbayes.inference.beliefs.guides import MeanFieldGuide
-        >>> from pyro_pfedbayes.models.bayesian import BayesianModel
-        >>> from pyro_pfedbayes.models.likelihoods import Categorical
-        >>> from pyro_pfedbayes.models.networks import mlp
-        >>> model = BayesianModel(mlp([4, 8, 3]), Categorical(3))
-        >>> guide = MeanFieldGuide(model, MeanFieldGaussian.stack([model.prior, model.prior]))
+        >>> import pyro_pfedbayes as pfb
+        >>> model = pfb.BayesianModel(pfb.mlp([4, 8, 3]), pfb.Categorical(3))
+        >>> start = pfb.MeanFieldGaussian.stack([model.prior, model.prior])
+        >>> guide = pfb.MeanFieldGuide(model, start)
         >>> x, y = torch.zeros(2, 5, 4), torch.zeros(2, 5, dtype=torch.long)
         >>> with LocalReparameterization():
-        ...     losses = ClientELBO().client_losses(model, guide, x, y)
+        ...     losses = pfb.ClientELBO().client_losses(model, guide, x, y)
         >>> losses.shape
         torch.Size([2])
     """

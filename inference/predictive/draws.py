@@ -143,10 +143,8 @@ def posterior_predictive(
         UserError: ``draws`` below 1, or x whose rows do not match the clients.
 
     Example:
-        >>> from pyro_pfedbayes.models.bayesian import BayesianModel
-        >>> from pyro_pfedbayes.models.likelihoods import Categorical
-        >>> from pyro_pfedbayes.models.networks import mlp
-        >>> model = BayesianModel(mlp([4, 8, 3]), Categorical(3))
+        >>> import pyro_pfedbayes as pfb
+        >>> model = pfb.BayesianModel(pfb.mlp([4, 8, 3]), pfb.Categorical(3))
         >>> posterior_predictive(model, model.prior, torch.zeros(2, 4), draws=5).sum(-1)
         tensor([1., 1.])
     """
