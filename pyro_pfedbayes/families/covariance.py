@@ -10,10 +10,11 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
+from torch.distributions import LowRankMultivariateNormal
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.families.base import ClientFamily, ServerFamily
-from pyro_pfedbayes.families.precision import precision_diagonal
+from pyro_pfedbayes.families.precision import half_log_det, mahalanobis, precision_diagonal
 from pyro_pfedbayes.families.rows import GaussianRows, shares
 
 _FLOOR = 1e-6  # of a weight's variance: the least that a factor analysis leaves unexplained
@@ -164,14 +165,9 @@ class _Target:
 
     def divergence(self, factor: Tensor, psi: Tensor) -> float:
         """KL(N(0, C) ‖ N(0, F Fᵀ + diag(ψ))) in nats a weight, up to a constant."""
-        scaled, tril = _capacitance(factor, psi)
-        half = torch.linalg.solve_triangular(tril, scaled.T, upper=False)  # [R, T]
-        precision = psi.reciprocal() - half.square().sum(0)
-        trace = (precision * self.diagonal).sum()
-        trace = trace + (self.factor.square() / psi.unsqueeze(1)).sum()
-        trace = trace - (half @ self.factor).square().sum()
-        log_det = psi.log().sum() + 2.0 * tril.diagonal().log().sum()
-        return float(0.5 * (log_det + trace) / len(psi))
+        p = _gaussian(factor, psi)
+        trace = (precision_diagonal(p) * self.diagonal).sum() + mahalanobis(p, self.factor)
+        return float(half_log_det(p) + 0.5 * trace) / len(psi)
 
     def analyse(
         self, factor: Tensor, psi: Tensor, iterations: int, tolerance: float
@@ -189,7 +185,7 @@ class _Target:
         return factor, psi
 
     def _step(self, factor: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
-        scaled, tril = _capacitance(factor, psi)
+        scaled, tril = factor / psi.unsqueeze(1), _gaussian(factor, psi)._capacitance_tril
         beta = torch.cholesky_solve(scaled.T, tril)  # [R, T]: E[z | θ] = β θ
         cross = self.diagonal.unsqueeze(1) * beta.T + self.factor @ (beta @ self.factor).T  # C βᵀ
         second = torch.eye(len(beta)).to(beta) - beta @ factor + beta @ cross  # E[z zᵀ]
@@ -198,11 +194,9 @@ class _Target:
         return factor, torch.maximum(psi, _FLOOR * self.variance)
 
 
-def _capacitance(factor: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
-    """Ψ⁻¹ F ``[T, R]`` and the Cholesky factor ``[R, R]`` of I + Fᵀ Ψ⁻¹ F."""
-    scaled = factor / psi.unsqueeze(1)
-    inner = factor.T @ scaled
-    return scaled, torch.linalg.cholesky(inner + torch.eye(len(inner)).to(inner))
+def _gaussian(factor: Tensor, psi: Tensor) -> LowRankMultivariateNormal:
+    """N(0, F Fᵀ + diag(ψ))."""
+    return LowRankMultivariateNormal(torch.zeros_like(psi), factor, psi, validate_args=False)
 
 
 def _matched(rows: GaussianRows, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
