@@ -18,16 +18,18 @@ from pyro_pfedbayes.randomness import generator
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """The minibatches of one round: for S clients, R steps of b examples."""
+    """The minibatches of one round: for S clients, R steps of b examples.
 
-    index: Tensor  # which examples, int64 ``[S, R, b]``, into the shared inputs
-    mask: Tensor
-    """bool ``[S, b]``, False for padding: a client with n_i < b examples has all of them in each batch, then the first
-    of them again, masked. Batches of other clients are full."""
-    sizes: Tensor  # n_i, float32 ``[S]``
-    counts: Tensor  # examples in a batch that count, min(b, n_i), float32 ``[S]``
-    x: Tensor  # the shared inputs, ``[n, *features]``
-    y: Tensor  # the shared outcomes ``[n]``: labels int64, numbers float32
+    A client with n_i < b examples has all of them in each batch, then the first of them again, masked. Batches of
+    other clients are full.
+    """
+
+    index: Tensor  # which examples, int64 [S, R, b], into the shared inputs
+    mask: Tensor  # bool [S, b], False for padding
+    sizes: Tensor  # n_i, float32 [S]
+    counts: Tensor  # examples in a batch that count, min(b, n_i), float32 [S]
+    x: Tensor  # shared inputs [n, *features]
+    y: Tensor  # shared outcomes [n]: labels int64, numbers float32
 
     @property
     def steps(self) -> int:
@@ -58,12 +60,7 @@ class FederatedData:
 
     The clients share the data set's tensors; the partition's index lists stay on the CPU.
 
-    Attributes:
-        dataset: The shared examples, on any device.
-        partition: Index lists of N clients.
-
-    Raises:
-        UserError: If an index does not exist or is dealt twice, or a client has no training example.
+    UserError is raised if an index does not exist or is dealt twice, or a client has no training example.
 
     Example:
         >>> from pyro_pfedbayes.data.datasets import load_dataset
@@ -78,7 +75,7 @@ class FederatedData:
         (torch.Size([2, 25, 1, 8, 8]), torch.Size([2, 25]), [3.0, 3.0])
     """
 
-    dataset: Dataset
+    dataset: Dataset  # on any device
     partition: Partition
 
     def __post_init__(self) -> None:

@@ -261,20 +261,10 @@ def _load_digits() -> Dataset:
     return Dataset("digits", x.div_(8.0).sub_(1.0), y, tuple("0123456789"))
 
 
-@dataclass(frozen=True)
-class _Source:
-    """One torchvision data set: its class there, where its files lie, and its classes' names."""
-
-    attribute: str
-    title: str
-    expects: str
-    classes: tuple[str, ...]
-
-
 _IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
-_SOURCES: Mapping[str, _Source] = {
-    "mnist": _Source("MNIST", "MNIST", f"MNIST/raw/{_IDX}", tuple("0123456789")),
-    "fmnist": _Source(
+_SOURCES: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "mnist": ("MNIST", "MNIST", f"MNIST/raw/{_IDX}", tuple("0123456789")),
+    "fmnist": (
         "FashionMNIST",
         "Fashion-MNIST",
         f"FashionMNIST/raw/{_IDX}",
@@ -283,13 +273,14 @@ _SOURCES: Mapping[str, _Source] = {
             *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
         ),
     ),
-    "cifar10": _Source(
+    "cifar10": (
         "CIFAR10",
         "CIFAR-10",
         "cifar-10-batches-py/{data_batch_1 .. data_batch_5,test_batch,batches.meta}",
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
 }
+"""Class in torchvision, title, where files lie, and names of the classes."""
 DATASETS: tuple[str, ...] = ("digits", *_SOURCES, *TABLES)
 """Names that :func:`load_dataset` knows."""
 # Without it, the nearest name to "fashion-mnist" would be "mnist".
@@ -297,27 +288,30 @@ _ALIASES = {name.replace("-", ""): name for name in DATASETS} | {"fashionmnist":
 
 
 def _load_torchvision(name: str, folder: Path, download: bool) -> Dataset:
-    source = _SOURCES[name]
-    make = getattr(importlib.import_module("torchvision.datasets"), source.attribute)
-    parts = [_torchvision_part(make, source, folder, train, download) for train in (True, False)]
+    attribute, title, files, classes = _SOURCES[name]
+    make = getattr(importlib.import_module("torchvision.datasets"), attribute)
+    expected = f"expected {folder / files}"
+    parts = [
+        _torchvision_part(make, title, expected, root=folder, train=train, download=download)
+        for train in (True, False)
+    ]
     x = torch.cat([part[0] for part in parts]).to(torch.float32).div_(127.5).sub_(1.0)
     y = torch.cat([part[1] for part in parts])
     test_mask = torch.arange(len(y)) >= len(parts[0][1])
-    return Dataset(name, x, y, source.classes, test_mask)
+    return Dataset(name, x, y, classes, test_mask)
 
 
 def _torchvision_part(
-    make: Callable[..., Any], source: _Source, folder: Path, train: bool, download: bool
+    make: Callable[..., Any], title: str, expected: str, *, root: Path, train: bool, download: bool
 ) -> tuple[Tensor, Tensor]:
     """uint8 images ``[n, C, H, W]`` and int64 labels of one part, downloaded if not there."""
-    expected = f"expected {folder / source.expects}"
     # Standard output belongs to the caller's results; progress may go to standard error.
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         # CIFAR-10's batches are old NumPy pickles (their checksums are verified): NumPy 2.4 warns.
         warnings.simplefilter("ignore")
         for fetch in (False, True) if download else (False,):
             try:
-                found = make(root=folder, train=train, download=fetch)
+                found = make(root=root, train=train, download=fetch)
                 break
             except Exception as error:  # a broken file or connection raises nearly anything
                 # "Dataset not found" has the same type as what goes wrong inside a file.
@@ -328,13 +322,11 @@ def _torchvision_part(
                     "could not be downloaded" if fetch else "cannot be read, a file may be corrupt"
                 )
                 raise UserError(
-                    f"{source.title} {what} ({reason or type(error).__name__}): {expected}"
+                    f"{title} {what} ({reason or type(error).__name__}): {expected}"
                 ) from None
         else:
             hint = "" if download else ", and may not be downloaded"
-            raise UserError(
-                f"{source.title} was not found, complete and unchanged{hint}: {expected}"
-            )
+            raise UserError(f"{title} was not found, complete and unchanged{hint}: {expected}")
     x = torch.as_tensor(found.data)
     x = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2)
     return x, torch.as_tensor(found.targets, dtype=torch.int64)

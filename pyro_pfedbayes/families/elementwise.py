@@ -30,7 +30,6 @@ class MeanField(ServerFamily):
     loc = Σ p μ_i and scale² = Σ p [σ²_i + (μ_i - loc)²] (Zhang et al. 2022, section 3).
 
     Example:
-        >>> import torch
         >>> rows = GaussianRows(torch.tensor([[0.0], [2.0]]), torch.ones(2, 1))
         >>> MeanField().project(rows, torch.ones(2), {})
         {'loc': tensor([1.]), 'scale': tensor([1.4142])}
