@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,13 @@ from pyro_pfedbayes.models.spec import DataSpec
 from pyro_pfedbayes.randomness import seed_for
 
 Array = NDArray[np.float64]
+_LABELS = ("scheme", "clients", "labels_per_client", "train_per_class", "test_per_class")
+_SCHEMES: Mapping[str | None, tuple[Callable[..., Partition], tuple[str, ...]]] = {
+    "column": (partition_column, ("column", "test_fraction")),
+    "dirichlet": (partition_dirichlet, ("clients", "alpha", "test_fraction")),
+    "quantity": (partition_quantity, ("clients", "alpha", "test_fraction")),
+    **dict.fromkeys(LABEL_SCHEMES, (partition_labels, _LABELS)),
+}
 _SAMPLE = 1_000
 _CHUNK = 4_096
 
@@ -97,24 +104,22 @@ def build_data(section: DataSection) -> tuple[FederatedData, InputRule]:
     if section.target_scaling == "standard":
         dataset = standard_outcomes(dataset, partition)
         rule = dataclasses.replace(rule, target=dataset.target_scaling)
-    return _corrupted(section, FederatedData(dataset, partition), rule), rule
+    data = FederatedData(dataset, partition)
+    if section.corrupt_clients:
+        how: dict[str, Any] = {
+            "kind": section.corruption,
+            "strength": section.corruption_strength,
+            "seed": section.seed,
+        }
+        # The scale stays that of clean data. Limits are of an image; those of a table are of no use to it.
+        data = corrupt_clients(data, section.corrupt_clients, limits=rule.limits, **how)
+    return data, rule
 
 
 def build_partition(section: DataSection, dataset: Dataset) -> Partition:
     """Deal the examples to clients as section ``data``, resolved, says."""
-    assert section.seed is not None
-    common: dict[str, Any] = {"validation": section.validation, "seed": section.seed}
-    if section.scheme in LABEL_SCHEMES:
-        names = ("scheme", "clients", "labels_per_client", "train_per_class", "test_per_class")
-        return partition_labels(dataset, **{n: getattr(section, n) for n in names}, **common)
-    common["test_fraction"] = section.test_fraction
-    if section.scheme == "column":
-        assert section.column is not None
-        return partition_column(dataset, section.column, **common)
-    deal = partition_dirichlet if section.scheme == "dirichlet" else partition_quantity
-    assert section.clients is not None
-    assert section.alpha is not None
-    return deal(dataset, section.clients, section.alpha, **common)
+    deal, names = _SCHEMES[section.scheme]
+    return deal(dataset, **{n: getattr(section, n) for n in (*names, "validation", "seed")})
 
 
 def build_model(
@@ -147,34 +152,11 @@ def fingerprint(data: FederatedData) -> str:
     dataset, partition = data.dataset, data.partition
     digest = hashlib.sha256(repr(list(dataset.x.shape)).encode())
     every = max(1, len(dataset) // _SAMPLE)
-    for tensor in (
-        dataset.y,
-        dataset.x[::every],
-        *partition.train,
-        *partition.validation,
-        *partition.test,
-    ):
+    dealt = (*partition.train, *partition.validation, *partition.test)
+    for tensor in (dataset.y, dataset.x[::every], *dealt):
         digest.update(tensor.contiguous().numpy().tobytes())
         digest.update(b"|")
     return digest.hexdigest()
-
-
-def _corrupted(section: DataSection, data: FederatedData, rule: InputRule) -> FederatedData:
-    """Spoil what some clients learn from, if section ``data`` asks for it; the scale stays that of clean data."""
-    if not section.corrupt_clients:
-        return data
-    assert section.corruption is not None
-    assert section.corruption_strength is not None
-    assert section.seed is not None
-    return corrupt_clients(
-        data,
-        section.corrupt_clients,
-        section.corruption,
-        section.corruption_strength,
-        seed=section.seed,
-        # Of an image; what a table's limits are is of no use to it.
-        limits=rule.limits,
-    )
 
 
 def _standardised(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_pfedbayes.data.arrays import open_npz
 from pyro_pfedbayes.data.datasets import Dataset
 from pyro_pfedbayes.errors import UserError
 
 Array = NDArray[Any]
-_UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,7 @@ class InputRule:
     """
 
     shape: tuple[int, ...]  # of one input, ``[C, H, W]`` or ``[columns]``
-    top: int | None = (
-        None  # integer images hold 0 … top; None: images of integers are not understood
-    )
+    top: int | None = None  # of images of integers from 0; None: they are not understood
     multiply: float = 1.0  # of integer (and of unit) images
     divide: float = 1.0  # of integer images
     floats: str = ""  # in images: "signed" [-1, 1], "unit" [0, 1]; "" are not understood
@@ -147,13 +143,12 @@ def input_rule(dataset: Dataset, path: str | None) -> InputRule:
     if path is None:
         top = 16 if dataset.name == "digits" else 255
         return InputRule(shape, top=top, divide=top / 2, floats="signed")
-    arrays = _arrays(Path(path))
+    arrays = open_npz(Path(path), "images")
     raw = [arrays[name] for name in ("x_train", "x_test") if name in arrays] or [arrays["x"]]
-    floats = raw[0].dtype.kind == "f"
     low, high = min(float(x.min()) for x in raw), max(float(x.max()) for x in raw)
     if low >= 0 and high <= 1:
         return InputRule(shape, floats="unit")
-    if floats:
+    if raw[0].dtype.kind == "f":
         return InputRule(shape, floats="signed")
     return InputRule(shape, top=255, multiply=1 / 127.5)
 
@@ -163,17 +158,14 @@ def read_inputs(path: Path, rule: InputRule, covariates: Sequence[str] = ()) -> 
 
     Covariates are further arrays ``[n]``, such as exposures, which become last columns in their own units.
     """
-    arrays = _arrays(path)
-    absent = [name for name in covariates if name not in arrays]
-    if absent:
-        held = ", ".join(sorted(arrays)) or "nothing"
-        raise UserError(
-            f"{path.name}: no array {absent[0]!r} in it, which the model wants beside x; it holds {held}"
-        )
-    name = "x" if "x" in arrays else next(iter(arrays), "")
+    arrays = open_npz(path, "an array x")
+    absent = {name: ", which the model wants beside x" for name in covariates if name not in arrays}
     if "x" not in arrays and len(arrays) != 1:
-        held = ", ".join(sorted(arrays)) or "nothing"
-        raise UserError(f"{path.name}: no array 'x' in it; it holds {held}")
+        absent.setdefault("x", "")
+    for name, why in absent.items():
+        present = ", ".join(sorted(arrays)) or "nothing"
+        raise UserError(f"{path.name}: no array {name!r} in it{why}; it holds {present}")
+    name = "x" if "x" in arrays else next(iter(arrays))
     if arrays[name].ndim < 2:
         raise UserError(
             f"{path.name}: {name} has shape {list(arrays[name].shape)}; wanted [n, *features]"
@@ -195,23 +187,3 @@ def _covariate(values: Array, n: int, where: str) -> NDArray[np.float32]:
         row = int(wrong.argmax())
         raise UserError(f"{where} holds {values[row]} in row {row}; wanted finite numbers")
     return values.astype(np.float32)
-
-
-def _arrays(path: Path) -> dict[str, Array]:
-    if not path.is_file():
-        raise UserError(f"no such file: {path} (wanted an .npz with an array x)")
-    try:
-        with path.open("rb") as stream:
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise UserError(
-                    f"{path.name} holds a single array; an .npz is wanted (numpy.savez)"
-                )
-            return {name: np.asarray(file[name]) for name in file.files}
-    except _UNREADABLE as problem:
-        if isinstance(problem, UserError):
-            raise
-        reason = " ".join(str(problem).split()) or type(problem).__name__
-        if "allow_pickle" in reason:
-            reason = "a pickle, which is never read"
-        raise UserError(f"{path.name} is not a readable .npz file ({reason})") from problem

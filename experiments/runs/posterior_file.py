@@ -16,17 +16,11 @@ if TYPE_CHECKING:
     from pyro_pfedbayes.experiments.runs.build import Experiment
     from pyro_pfedbayes.inference.federation.state import FederationState
 
-__all__ = ["experiment_datatree", "foreign_dataset", "posterior_datatree"]
-
 _FOREIGN = {"mnist": "fmnist", "fmnist": "mnist"}
 
 
-def _ignored(text: str) -> None:
-    del text
-
-
 def experiment_datatree(
-    experiment: Experiment, state: FederationState, *, note: Callable[[str], None] = _ignored
+    experiment: Experiment, state: FederationState, *, note: Callable[[str], None]
 ) -> xr.DataTree:
     """The tree of ``posterior.nc``: ``run.posterior_draws`` draws on the test examples, and the run's attributes.
 
@@ -34,7 +28,10 @@ def experiment_datatree(
     `foreign_dataset` finds; ``note`` is told, in a line, why one that was asked for is left out.
     """
     run, data = experiment.config.run, experiment.data
-    attrs = run_attributes(experiment.federation, state)
+    attrs = run_attributes(experiment.federation, state) | {
+        "rounds": run.rounds,
+        "split": experiment.config.data.split or data.partition.scheme,
+    }
     foreign = None
     try:
         foreign = foreign_dataset(experiment)
@@ -44,8 +41,7 @@ def experiment_datatree(
         experiment.federation,
         state,
         draws=run.posterior_draws,
-        attrs=attrs
-        | {"rounds": run.rounds, "split": experiment.config.data.split or data.partition.scheme},
+        attrs=attrs,
         foreign=foreign,
         corruptions=run.shifts,
         limits=experiment.rule.limits,
@@ -59,20 +55,18 @@ def foreign_dataset(experiment: Experiment) -> Dataset | None:
     One that is named is downloaded where it is missing.
     """
     data, chosen = experiment.data, experiment.config.run.foreign
-    own = experiment.config.data.name
-    name = _FOREIGN.get(own, "none") if chosen == "auto" else chosen
+    own, auto = experiment.config.data.name, chosen == "auto"
+    name = _FOREIGN.get(own, "none") if auto else chosen
     if name == "none":
         return None
     if name == own:
         raise UserError(f"{name} is what the run itself learns from")
     if data.outcome != "class" or len(data.feature_shape) != 3:
-        if chosen == "auto":
-            return None
         raise UserError("it is for images of classes")
     try:
-        found = load_dataset(name, data_dir=experiment.config.data.dir, download=chosen != "auto")
+        found = load_dataset(name, data_dir=experiment.config.data.dir, download=not auto)
     except UserError:
-        if chosen == "auto":
+        if auto:
             return None
         raise
     if found.feature_shape != data.feature_shape:

@@ -40,13 +40,12 @@ def plain_title(text: str) -> Text:
 class _Layout:
     """How the measures of one kind of outcome are shown."""
 
-    first: str
     heading: str
     unit: str  # after ``selected`` and ``last`` in the head of the result's table
     best: str  # what the best figure on the test set is called
     further: tuple[str, ...]  # the other measures of the result's table
     by_client: tuple[str, ...]  # those of the table of clients
-    by_client_heading: str  # of the first measure there, ``{}`` for PM or GM
+    by_client_heading: str  # of the first measure there, after PM or GM
 
 
 def short_number(value: float | None) -> str:
@@ -61,22 +60,18 @@ def first_measure(values: Mapping[str, Any]) -> str:
 
 def result_table(summary: Mapping[str, Any]) -> Table:
     """The first measure of a summary, the honest figures first, then the last round's others."""
-    look = _layout(summary["personal"])
-    first = look.first
+    first = first_measure(summary["personal"])
+    look = _LAYOUTS[first]
     selected = any(summary[key][first]["selected"] is not None for key in ("personal", "global"))
     order = ("selected", "last", "best") if selected else ("last", "best")
-    headings = {
-        "selected": f"selected{look.unit}",
-        "last": f"last{look.unit}",
-        "best": f"({look.best}{look.unit})",
-    }
     size = f"{counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}"
-    title = f"{summary['algorithm']} on {summary['data']}, {summary['split']}, {size}"
-    table = plain_table(title)
+    table = plain_table(f"{summary['algorithm']} on {summary['data']}, {summary['split']}, {size}")
     table.add_column(look.heading)
     for name in order:
-        style = {"best": "dim"}.get(name, "bold" if name == order[0] else "")
-        table.add_column(headings[name], justify="right", style=style)
+        heading, style = f"{name}{look.unit}", "bold" if name == order[0] else ""
+        if name == "best":
+            heading, style = f"({look.best}{look.unit})", "dim"
+        table.add_column(heading, justify="right", style=style)
     for measure in look.further:
         table.add_column(MEASURES[measure].short, justify="right")
     for name, key in (("personal models (PM)", "personal"), ("global model (GM)", "global")):
@@ -95,45 +90,37 @@ def result_table(summary: Mapping[str, Any]) -> Table:
 
 def result_lines(summary: Mapping[str, Any], folder: str) -> list[str]:
     """What stands below the table."""
-    seconds = summary["seconds"]
-    look = _layout(summary["personal"])
-    lines = []
-    if summary["personal"][look.first]["selected"] is not None:
-        lines.append(
-            f"selected: at the round that was best on validation examples; {look.best}: the best on the test set"
-        )
+    seconds, lines = summary["seconds"], []
+    first = first_measure(summary["personal"])
+    if summary["personal"][first]["selected"] is not None:
+        best = f"{_LAYOUTS[first].best}: the best on the test set"
+        lines.append(f"selected: at the round that was best on validation examples; {best}")
     for client, count in summary["dropped"].items():
         rounds = counted(count, "round")
         lines.append(f"client {client} diverged in {rounds}; its updates were left out there")
-    if "screened" in summary:
-        lines.append(_screening_line(summary["screened"]))
+    if summary.get("screened"):
+        each = [f"client {i} in {counted(n, 'round')}" for i, n in summary["screened"].items()]
+        lines.append(f"screening left uploads out of the average: {', '.join(each)}")
+    elif "screened" in summary:
+        lines.append("screening left no client out")
     spent = f"{seconds['train']:.1f} s of training, {seconds['evaluate']:.1f} s of evaluation"
-    lines += [
-        f"{spent}, {summary['gradient_steps']:,} gradient steps",
-        f"everything is in {folder}",
-    ]
-    return lines
-
-
-def _screening_line(screened: Mapping[str, int]) -> str:
-    """Whose uploads the server's rule left out, and how often."""
-    if not screened:
-        return "screening left no client out"
-    each = [f"client {client} in {counted(count, 'round')}" for client, count in screened.items()]
-    return f"screening left uploads out of the average: {', '.join(each)}"
+    steps = f"{summary['gradient_steps']:,} gradient steps"
+    return [*lines, f"{spent}, {steps}", f"everything is in {folder}"]
 
 
 def client_table(rows: Sequence[Mapping[str, Any]], pooled: Mapping[str, Any], title: str) -> Table:
     """Per-client measures of the personal and the global models, and those of all examples together."""
-    look = _layout(pooled["personal"])
+    first = first_measure(pooled["personal"])
+    look = _LAYOUTS[first]
     table = plain_table(title)
     table.add_column("client")
     table.add_column("examples", justify="right")
     for model in ("PM", "GM"):
         for measure in look.by_client:
-            first = measure == look.first
-            heading = look.by_client_heading.format(model) if first else MEASURES[measure].short
-            table.add_column(heading, justify="right", style="bold" if first else "")
+            heading, style = MEASURES[measure].short, ""
+            if measure == first:
+                heading, style = f"{model} {look.by_client_heading}", "bold"
+            table.add_column(heading, justify="right", style=style)
 
     def cells(row: Mapping[str, Any]) -> list[str]:
         return [
@@ -169,27 +156,21 @@ def _shown(value: float | None, measure: str) -> str:
     return f"{100 * value:.1f}" if unit == "%" else f"{value:.3f}"
 
 
-def _layout(column: Mapping[str, Any]) -> _Layout:
-    return _LAYOUTS[first_measure(column)]
-
-
 _LAYOUTS = {
     "accuracy": _Layout(
-        "accuracy",
-        "test accuracy",
-        " %",
-        "peak",
-        ("nll", "ece", "brier"),
-        ("accuracy", "nll", "ece"),
-        "{} %",
+        heading="test accuracy",
+        unit=" %",
+        best="peak",
+        further=("nll", "ece", "brier"),
+        by_client=("accuracy", "nll", "ece"),
+        by_client_heading="%",
     ),
     "rmse": _Layout(
-        "rmse",
-        "test RMSE",
-        "",
-        "least",
-        ("mae", "nll", "coverage90"),
-        ("rmse", "nll", "coverage90"),
-        "{} RMSE",
+        heading="test RMSE",
+        unit="",
+        best="least",
+        further=("mae", "nll", "coverage90"),
+        by_client=("rmse", "nll", "coverage90"),
+        by_client_heading="RMSE",
     ),
 }

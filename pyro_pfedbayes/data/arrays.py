@@ -37,7 +37,7 @@ def read_npz(path: Path, standardise: bool = True, target: str = "auto") -> dict
         >>> parts["x"].tolist(), parts["columns"]["site"].tolist(), parts["column_values"]["site"]
         ([[-1.0, 0.0], [1.0, 0.0]], [0, 1], ('north', 'south'))
     """
-    arrays = _open(path)
+    arrays = open_npz(path, _WANTED)
     where = path.name
     suffixes = _suffixes(arrays, where)
     inputs = [arrays[f"x{suffix}"] for suffix in suffixes]
@@ -53,9 +53,10 @@ def read_npz(path: Path, standardise: bool = True, target: str = "auto") -> dict
     }
 
 
-def _open(path: Path) -> dict[str, Array]:
+def open_npz(path: Path, wanted: str) -> dict[str, Array]:
+    """All arrays of a file that should hold what is ``wanted``, by name."""
     if not path.is_file():
-        raise UserError(f"no such file: {path} (wanted an .npz with {_WANTED})")
+        raise UserError(f"no such file: {path} (wanted an .npz with {wanted})")
     member, arrays = None, {}
     try:
         # NumPy leaves a file of its own open where the archive is broken.
@@ -71,12 +72,13 @@ def _open(path: Path) -> dict[str, Array]:
             reason = "or a pickle, which is never read" if pickled else reason
             what = f"not a readable .npz file, it may be corrupt ({reason})"
         elif pickled:
-            what = f"'{member}' is an object array; only numbers and texts are read, "
-            what += "as unpickling could run code"
+            what = (
+                f"'{member}' is an object array, a pickle, which is never read: it could run code"
+            )
         raise UserError(f"{path.name}: {what}") from None
     if isinstance(file, np.ndarray):
         raise UserError(
-            f"{path.name}: holds a single array; an .npz with {_WANTED} is wanted (numpy.savez)"
+            f"{path.name}: holds a single array; an .npz with {wanted} is wanted (numpy.savez)"
         )
     for member, value in arrays.items():
         if not isinstance(value, np.ndarray):
