@@ -88,7 +88,7 @@ def _fill(schedule: Schedule, jobs: int, console: Console, hint: str) -> None:
     from pyro_pfedbayes.experiments.tables.execution.pool import Pool
     from pyro_pfedbayes.experiments.tables.execution.supervisor import make_runs
     from pyro_pfedbayes.experiments.tables.pages.files import write_files
-    from pyro_pfedbayes.experiments.tables.results.collect import collect
+    from pyro_pfedbayes.experiments.tables.results import collect
 
     def refresh() -> None:
         write_files(collect(schedule), schedule.folder.path)
@@ -126,8 +126,12 @@ def _show_results(schedule: Schedule, console: Console) -> None:
     from pyro_pfedbayes.experiments.runs.result_tables import plain_title, print_lines
     from pyro_pfedbayes.experiments.tables.pages.document import Heading, Sheet
     from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
-    from pyro_pfedbayes.experiments.tables.results import failures
-    from pyro_pfedbayes.experiments.tables.results.collect import collect
+    from pyro_pfedbayes.experiments.tables.results import (
+        collect,
+        dropped_line,
+        failures,
+        lacking_line,
+    )
 
     results = collect(schedule)
     for block in lay_out(results).blocks:
@@ -142,8 +146,8 @@ def _show_results(schedule: Schedule, console: Console) -> None:
             for row in block.rows:
                 shown.add_row(*(Text(m.text, style="bold" if m.bold else "") for m in row))
             console.print(shown)
-    found = failures.failures(results, schedule.folder)
-    dropped, lacking = failures.dropped_line(found), failures.lacking_line(found)
+    found = failures(results, schedule.folder)
+    dropped, lacking = dropped_line(found), lacking_line(found)
     files = f"everything is in {schedule.folder.path}: table.md, table.html, table.tex, results.csv"
     print_lines(console, *([] if dropped is None else [dropped]), files)
     if lacking is not None:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
 from pyro_pfedbayes.experiments.tables.declaration.spec import Figure
 from pyro_pfedbayes.experiments.tables.pages.document import Mark, Sheet
-from pyro_pfedbayes.experiments.tables.results.collect import CellResult
-from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread
+from pyro_pfedbayes.experiments.tables.results import CellResult, Paired, Spread
 from pyro_pfedbayes.measures.registry import MEASURES
 
 ABSENT = "–"

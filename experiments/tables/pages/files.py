@@ -17,7 +17,7 @@ from pyro_pfedbayes.experiments.tables.declaration.spec import value_text
 from pyro_pfedbayes.experiments.tables.execution.run_values import MODELS, SELECTORS, Key
 from pyro_pfedbayes.experiments.tables.pages.document import RENDERERS
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
-from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results
+from pyro_pfedbayes.experiments.tables.results import CellResult, Results
 from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
 Row = Mapping[str, Any]

@@ -35,8 +35,13 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
     plain_environment,
 )
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curve, Curves, make_curves
-from pyro_pfedbayes.experiments.tables.results.collect import CellResult, Results, selector_of
-from pyro_pfedbayes.experiments.tables.results.paired import Paired, spread
+from pyro_pfedbayes.experiments.tables.results import (
+    CellResult,
+    Paired,
+    Results,
+    selector_of,
+    spread,
+)
 from pyro_pfedbayes.measures.registry import MEASURES
 
 SHOWN = {"selected": "selected", "last": "last", "best": "(best)"}

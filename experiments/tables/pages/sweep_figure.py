@@ -100,11 +100,10 @@ def draw(curves: Curves) -> Figure:
 
     shown = curves.shown
     models = [model for model in _TITLES if any(curve.model == model for curve in shown)]
-    figure = Figure(figsize=(_WIDTH * max(1, len(models)), _HEIGHT), layout="constrained")
     names = list(dict.fromkeys(curve.name for curve in shown))
+    figure = Figure(figsize=(_WIDTH * len(models), _HEIGHT), layout="constrained")
     handles: dict[str, Any] = {}
-    for number, model in enumerate(models):
-        axes = figure.add_subplot(1, len(models), number + 1)
+    for model, axes in zip(models, figure.subplots(1, len(models), squeeze=False)[0], strict=True):
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(_TITLES[model], fontsize=10)
         scale = " (logarithmic)" if curves.scale == "log" else ""
@@ -114,17 +113,16 @@ def draw(curves: Curves) -> Figure:
         for curve in shown:
             if curve.model == model:
                 handles[curve.name] = _line(axes, curves, curve, names.index(curve.name))
-    if handles:
-        legend = figure.legend(
-            list(handles.values()),
-            [_short(name, _LONGEST_NAME) for name in handles],
-            loc="outside lower center",
-            ncols=min(3, len(handles)),
-            fontsize=8,
-            frameon=False,
-        )
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+    legend = figure.legend(
+        list(handles.values()),
+        [_short(name, _LONGEST_NAME) for name in handles],
+        loc="outside lower center",
+        ncols=min(3, len(handles)),
+        fontsize=8,
+        frameon=False,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return figure
 
 

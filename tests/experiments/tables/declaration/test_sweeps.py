@@ -24,7 +24,7 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
 from pyro_pfedbayes.experiments.tables.pages.files import write_files
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
 from pyro_pfedbayes.experiments.tables.pages.sweep_figure import Curve, draw, make_curves
-from pyro_pfedbayes.experiments.tables.results.collect import Results, collect
+from pyro_pfedbayes.experiments.tables.results import Results, collect
 from tests.experiments.helpers import pfedbayes
 from tests.experiments.tables.helpers import (
     DIGITS,

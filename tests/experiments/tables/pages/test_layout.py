@@ -28,9 +28,16 @@ from pyro_pfedbayes.experiments.tables.pages.document import (
 )
 from pyro_pfedbayes.experiments.tables.pages.files import write_files
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
-from pyro_pfedbayes.experiments.tables.results.collect import Results, collect
-from pyro_pfedbayes.experiments.tables.results.failures import dropped_line, failures, lacking_line
-from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread, paired
+from pyro_pfedbayes.experiments.tables.results import (
+    Paired,
+    Results,
+    Spread,
+    collect,
+    dropped_line,
+    failures,
+    lacking_line,
+    paired,
+)
 from tests.experiments.tables.helpers import OURS, made_up, plan, record, rows, zeta
 
 TUNED = {"name": "tuned", "algorithm": "pfedbayes", "grid": {"lr": [0.1, 0.2, 0.3]}}

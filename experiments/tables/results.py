@@ -1,15 +1,81 @@
-"""What a table has found so far: the reported runs of each cell, and figures over seeds."""
+"""What a table's runs reached: figures over seeds, paired differences with intervals, and what failed."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scipy.special import stdtrit
+
+from pyro_pfedbayes.experiments.runs.result_tables import counted
 from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job, Plan, Point
 from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry
+from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.execution.run_values import Figures, Key
 from pyro_pfedbayes.experiments.tables.execution.schedule import Choice, Schedule
-from pyro_pfedbayes.experiments.tables.results.paired import Paired, Spread, paired, spread
+
+# Differences whose spread is below this share of the figures differ by rounding only.
+_SAME = 1e-12
+# Cells with failures that are named in a message.
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (divided by n - 1) of so many numbers; NaN where they are not defined."""
+
+    mean: float
+    sd: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A mean difference over the seeds that both have, and its 95 % t-interval.
+
+    The interval is NaN where it is not defined: of one seed, and of differences that are all the same, whose spread
+    would say that they are certain.
+    """
+
+    mean: float
+    lower: float
+    upper: float
+    seeds: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation of the numbers that are finite.
+
+    Example:
+        >>> spread([1.0, 3.0])
+        Spread(mean=2.0, sd=1.4142135623730951, runs=2)
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    mean = statistics.fmean(finite) if finite else math.nan
+    return Spread(mean, statistics.stdev(finite) if len(finite) > 1 else math.nan, len(finite))
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | None:
+    """The mean of ``ours - theirs`` by seed, with Student's interval ``mean ± t sd / sqrt(n)``.
+
+    None if no seed has both figures.
+
+    Example:
+        >>> found = paired({1: 3.0, 2: 5.0, 3: 1.0}, {1: 1.0, 2: 2.0})
+        >>> found.mean, round(found.upper - found.mean, 3), found.seeds
+        (2.5, 6.353, 2)
+    """
+    both = [seed for seed in ours if math.isfinite(ours[seed] - theirs.get(seed, math.nan))]
+    found = spread([ours[seed] - theirs[seed] for seed in both])
+    if not both:
+        return None
+    largest = max(abs(figure[seed]) for figure in (ours, theirs) for seed in both)
+    half = math.nan
+    if len(both) > 1 and found.sd > _SAME * largest:
+        half = float(stdtrit(len(both) - 1, 0.975)) * found.sd / math.sqrt(len(both))
+    return Paired(found.mean, found.mean - half, found.mean + half, len(both))
 
 
 @dataclass(frozen=True)
@@ -138,3 +204,62 @@ def _run(schedule: Schedule, job: Job) -> RunResult:
     if schedule.folder.finished(job.id):
         return RunResult(job, schedule.figures(job), None)
     return RunResult(job, None, schedule.folder.failure(job.id))
+
+
+@dataclass(frozen=True)
+class Failures:
+    """What went wrong in one cell."""
+
+    place: str  # data and method
+    tuning: int  # tuning runs that failed
+    seeds: tuple[int, ...]  # of the reported runs that failed
+    reason: str | None  # why there are no reported runs at all
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the table lacks figures; a point of a grid that failed just drops out."""
+        return bool(self.seeds) or self.reason is not None
+
+    def __str__(self) -> str:
+        """``wine fedavg (2 tuning runs, seeds 1, 3)``."""
+        parts = [counted(self.tuning, "tuning run")] if self.tuning else []
+        if self.seeds:
+            seeds = ", ".join(map(str, self.seeds))
+            parts.append(f"seed{'' if len(self.seeds) == 1 else 's'} {seeds}")
+        return f"{self.place} ({', '.join(parts) or f'nothing to choose: {self.reason}'})"
+
+
+def failures(results: Results, folder: TableFolder) -> list[Failures]:
+    """The cells in which something failed, in the table's order."""
+    found = [_failures(result, folder) for result in results.cells]
+    return [one for one in found if one.tuning or one.incomplete]
+
+
+def lacking_line(found: Sequence[Failures]) -> str | None:
+    """What to say of cells that lack figures, which is an error; None if there are none."""
+    cells = [one for one in found if one.incomplete]
+    runs = counted(sum(one.tuning + len(one.seeds) for one in cells), "run")
+    return f"{runs} failed: {_listed(cells)} (--retry makes them anew)" if cells else None
+
+
+def dropped_line(found: Sequence[Failures]) -> str | None:
+    """What to say of points of grids that failed where another was chosen; None if there are none."""
+    cells = [one for one in found if not one.incomplete]
+    runs = counted(sum(one.tuning for one in cells), "tuning run")
+    return f"{runs} failed, other points were chosen: {_listed(cells)}" if cells else None
+
+
+def _listed(cells: Sequence[Failures]) -> str:
+    more = "" if len(cells) <= _SHOWN else f"; and {counted(len(cells) - _SHOWN, 'more cell')}"
+    return "; ".join(map(str, cells[:_SHOWN])) + more
+
+
+def _failures(result: CellResult, folder: TableFolder) -> Failures:
+    cell, choice = result.cell, result.choice
+    tried = {job.id for job in cell.tuning_jobs if not folder.finished(job.id)}
+    return Failures(
+        f"{cell.entry.label} {cell.method.name}",
+        sum(folder.failure(name) is not None for name in tried),
+        tuple(run.job.seed for run in result.runs if run.status == "failed"),
+        result.reason if choice is not None and choice.number is None else None,
+    )

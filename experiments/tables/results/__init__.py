@@ -1,1 +1,0 @@
-"""What a table's runs reached: cells, paired differences, failures; imports execution."""
