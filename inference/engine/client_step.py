@@ -68,12 +68,10 @@ class _Programs(nn.Module):
 class GradientEngine:
     """Evaluates the client objective and its gradient for cohorts of one declared model.
 
-    Args:
-        model: The declared model; its prior serves only for names, shapes, dtype and device.
-        mode: ``"eager"`` runs the programs as they are at every step; ``"traced"`` records them once for each
-            new combination of shapes (about two seconds) and replays that, with the same bits; ``"compiled"``
-            compiles the recording (10 to 30 s), with the same numbers up to rounding.
-        estimator: How the noise of layers is drawn: ``"plain"``, ``"local"`` or ``"flipout"``.
+    The model's prior serves only for names, shapes, dtype and device. ``"eager"`` runs the programs as they are at
+    every step; ``"traced"`` records them once for each new combination of shapes (about two seconds) and replays
+    that, with the same bits; ``"compiled"`` compiles the recording (10 to 30 s), with the same numbers up to
+    rounding.
     """
 
     def __init__(
@@ -109,22 +107,13 @@ class GradientEngine:
         *,
         own_prior: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """One evaluation of the objective of every client of a cohort.
+        """Losses ``[S]`` in nats of all clients of a cohort, and the gradients of their sum, like ``params``.
 
-        Args:
-            params: Unconstrained parameters of q^i by name, ``[S, P]`` each: ``loc`` and ``rho`` for mean-field
-                Gaussians.
-            prior: The server's w as its family holds it; one of independent weights also as one a client, ``[S, T]``.
-            zeta: Scalar weight of the KL divergence.
-            data_scale: n_i / c_i ``[S]``, c_i the number of valid examples in the batch.
-            eps: Noise of K draws ``[K, S, E]``, see `noise_size`.
-            x: Inputs ``[S, b, *features]``.
-            y: Observations ``[S, b]``.
-            mask: True where a row counts, ``[S, b]``; None if all do.
-            own_prior: Whether the model's own priors stand in for w.
-
-        Returns:
-            Losses ``[S]`` in nats, and the gradients of their sum, like ``params``.
+        ``params`` are the unconstrained parameters of q^i by name, ``[S, P]`` each; ``prior`` is the server's w as
+        its family holds it, one of independent weights also as one a client ``[S, T]``; ``data_scale [S]`` is n_i /
+        c_i, c_i the number of valid examples in the batch; ``eps [K, S, E]`` is the noise of K draws, see
+        `noise_size`. The batch is x ``[S, b, *features]``, y ``[S, b]`` and mask ``[S, b]``, True where a row counts
+        (None: everywhere). With ``own_prior`` the model's own priors stand in for w.
         """
         rest = {"zeta": zeta, "data_scale": data_scale, "eps": eps, "x": x, "y": y, "mask": mask}
         groups = (params, prior, rest)
@@ -137,16 +126,11 @@ class GradientEngine:
         own: Mapping[str, Tensor | None],
         common: Tensors | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The value and gradient of any objective of one client, for each client of a cohort.
+        """Values ``[S]`` and gradients in ``params`` of any objective of one client, for each client of a cohort.
 
-        Args:
-            objective: A function of the module, or a frozen dataclass of settings: it is the key of the recording.
-            params: What to differentiate by, ``[S, ...]`` each.
-            own: What else is each client's own, ``[S, ...]`` each, such as x, y and mask; None is left out.
-            common: What all clients have in common.
-
-        Returns:
-            Values ``[S]``, and the gradients, like ``params``.
+        ``objective`` is a function of a module, or a frozen dataclass of settings: it is the key of the recording.
+        ``own`` is what else is each client's own, ``[S, ...]`` each, such as x, y and mask (None is left out),
+        ``common`` what all clients have in common.
         """
         groups = (params, {k: v for k, v in own.items() if v is not None}, common or {})
         losses = torch.func.vmap(partial(objective, self.model), in_dims=(0, 0, None))

@@ -79,18 +79,15 @@ class StoredPredictions:
         """Inputs and outcomes of one client's observations, or of all, a piece at a time."""
         rows, dataset = self.rows(client), self.dataset
         device = dataset.y.device
+        index = self.index[rows.start : rows.stop].to(device)
         corrupted = None
         if self.corrupt is not None and client is not None and len(rows):
-            index = self.index[rows.start : rows.stop].to(device)
             corrupted = self.corrupt(client, dataset.x.index_select(0, index))
-        for start in range(rows.start, rows.stop, chunk):
-            piece = slice(start, min(start + chunk, rows.stop))
-            index = self.index[piece].to(device)
-            if corrupted is None:
-                x = dataset.x.index_select(0, index)
-            else:
-                x = corrupted[piece.start - rows.start : piece.stop - rows.start]
-            yield piece, x, dataset.y.index_select(0, index)
+        for start in range(0, len(rows), chunk):
+            part = slice(start, min(start + chunk, len(rows)))
+            x = dataset.x.index_select(0, index[part]) if corrupted is None else corrupted[part]
+            piece = slice(rows.start + part.start, rows.start + part.stop)
+            yield piece, x, dataset.y.index_select(0, index[part])
 
     def once(self, client: int | None, chunk: int) -> bool:
         """Whether inputs are to be made ready once for all draws: they fit in one piece, or are dear to make."""

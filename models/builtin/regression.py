@@ -75,7 +75,9 @@ def student_t_regression(
     def noise(line: Tensor, sigma: Tensor) -> dist.TorchDistribution:
         return dist.StudentT(line.new_full((), df), line, sigma)
 
-    return ProgramModel(_line(features, prior_scale, noise_scale, noise), data, missing=missing)
+    program = _line(features, prior_scale, noise_scale, noise)
+    program.__name__ = "student_t"
+    return ProgramModel(program, data, missing=missing)
 
 
 def _line(
