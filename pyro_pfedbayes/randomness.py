@@ -58,7 +58,7 @@ def generator(seed: int, *keys: int | str, device: str | torch.device = "cpu") -
 def _integer(value: object, what: str) -> int:
     """An integer (NumPy's and one-element integer tensors too) as a plain ``int``."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # the TypeError is the answer
+        return operator.index(value)  # type: ignore[arg-type]  # TypeError is handled below
     except TypeError:
         right = "an integer" if what == "seed" else "an integer or a string"
         raise UserError(f"{what} is {value!r}: give {right}") from None

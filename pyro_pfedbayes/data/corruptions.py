@@ -129,8 +129,8 @@ def rotated(x: Tensor, degrees: Tensor, *, limits: Limits = _IMAGE) -> Tensor:
     rows = [cos, -sin * height / width, none], [sin * width / height, cos, none]
     matrix = torch.stack([torch.stack(row, -1) for row in rows], 1)
     grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
-    turned = F.grid_sample(x - low, grid, padding_mode="zeros", align_corners=False)
-    return turned + low
+    image = F.grid_sample(x - low, grid, padding_mode="zeros", align_corners=False)
+    return image + low
 
 
 def shuffle_labels(y: Tensor, strength: int, *, seed: int = 0) -> Tensor:
@@ -144,10 +144,10 @@ def shuffle_labels(y: Tensor, strength: int, *, seed: int = 0) -> Tensor:
         (True, True)
     """
     stream = generator(seed, "labels")
-    taken = torch.randperm(len(y), generator=stream)[: round(_amount("labels", strength) * len(y))]
-    mixed = taken[torch.randperm(len(taken), generator=stream)]
+    chosen = torch.randperm(len(y), generator=stream)[: round(_amount("labels", strength) * len(y))]
+    mixed = chosen[torch.randperm(len(chosen), generator=stream)]
     y = y.clone()
-    y[taken.to(y.device)] = y[mixed.to(y.device)]
+    y[chosen.to(y.device)] = y[mixed.to(y.device)]
     return y
 
 

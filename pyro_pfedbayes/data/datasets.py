@@ -202,7 +202,7 @@ def load_dataset(
 ) -> Dataset:
     """Load a data set by name, or a user's own from an ``.npz`` file.
 
-    ``digits`` is embedded in scikit-learn (1,797 images of 8 x 8), as are the tables ``diabetes``
+    ``digits`` ships with scikit-learn (1,797 images of 8 x 8), as do the tables ``diabetes``
     (its outcome is a number), ``breast-cancer`` and ``wine``. ``mnist``, ``fmnist`` and ``cifar10``
     come through torchvision, from ``data_dir`` if they are there and by download otherwise. Images
     are scaled to [-1, 1].

@@ -221,8 +221,8 @@ def _principal(factor: Tensor, diagonal: Tensor) -> Tensor:
     """
     scaled = factor / diagonal.sqrt().unsqueeze(1)
     vectors = torch.linalg.eigh(scaled.T @ scaled).eigenvectors.flip(1)
-    turned: Tensor = factor @ vectors[:, : len(factor)]
-    return turned
+    rotated: Tensor = factor @ vectors[:, : len(factor)]
+    return rotated
 
 
 def _state(loc: Tensor, diagonal: Tensor, factor: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:

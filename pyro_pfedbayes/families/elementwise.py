@@ -217,11 +217,11 @@ def _student(
     """EM for a t distribution at points ``[P, T]`` of shares ``[P, 1]``; loc and scale are ``[T]``."""
     for _ in range(_STEPS):
         distance = ((points - loc) / scale).square()
-        trust = share / (df + distance)  # up to a factor, which cancels
-        total = trust.sum(0)
-        new_loc = (trust * points).sum(0) / total
-        # Divided by the total trust, not by 1 as in plain EM: the same fixed point, in fewer steps.
-        new_scale = ((trust * (points - new_loc).square()).sum(0) / total).sqrt()
+        weight = share / (df + distance)  # up to a factor, which cancels
+        total = weight.sum(0)
+        new_loc = (weight * points).sum(0) / total
+        # Divided by the total weight, not by 1 as in plain EM: the same fixed point, in fewer steps.
+        new_scale = ((weight * (points - new_loc).square()).sum(0) / total).sqrt()
         moved = torch.maximum((new_loc - loc).abs(), (new_scale - scale).abs())
         loc, scale = new_loc, new_scale
         if bool((moved <= 1e-6 * scale).all()):

@@ -110,9 +110,9 @@ def fill_empty(shares: list[Index], rng: np.random.Generator) -> list[Index]:
     filled = list(shares)
     for empty in np.flatnonzero(sizes == 0):
         donor = int(sizes.argmax())
-        taken = int(rng.integers(sizes[donor]))
-        filled[empty] = filled[donor][taken : taken + 1]
-        filled[donor] = np.delete(filled[donor], taken)
+        place = int(rng.integers(sizes[donor]))
+        filled[empty] = filled[donor][place : place + 1]
+        filled[donor] = np.delete(filled[donor], place)
         sizes[donor] -= 1
         sizes[empty] = 1
     return filled

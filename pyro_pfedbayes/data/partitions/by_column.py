@@ -52,7 +52,7 @@ def partition_column(
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.isfinite(values).argmin())
         raise UserError(f"{dataset.name}: {what} is {values[row]} in row {row}: wanted a client")
-    kinds, owner = np.unique(values, return_inverse=True)
+    kinds, client_of = np.unique(values, return_inverse=True)
     most = max(1, len(dataset) // 2)
     if len(kinds) > most:
         raise UserError(
@@ -62,7 +62,7 @@ def partition_column(
     names = _value_names(dataset, column, kinds)
 
     def deal(pool: Index, part: str) -> list[Index]:
-        shares = [pool[owner[pool] == client] for client in range(len(kinds))]
+        shares = [pool[client_of[pool] == client] for client in range(len(kinds))]
         for name, share in zip(names, shares, strict=True):
             if part == "train" and not len(share):
                 raise UserError(

@@ -33,10 +33,10 @@ def class_table(
     """
     counts = torch.cat([train, train.sum(0, keepdim=True)])
     digits = [max(3, len(str(largest))) for largest in counts.amax(0).tolist()]
-    taken = [max(6 if len(names) <= MAX_ROWS else 8, *map(len, names))]
-    taken += [max(len(h), len(str(int(sizes[part].sum())))) for part, h in _HEADINGS.items()]
+    used = [max(6 if len(names) <= MAX_ROWS else 8, *map(len, names))]
+    used += [max(len(h), len(str(int(sizes[part].sum())))) for part, h in _HEADINGS.items()]
     # A space at either edge and one after each column.
-    spare = width - 2 - sum(size + 1 for size in taken)
+    spare = width - 2 - sum(size + 1 for size in used)
     wide = sum(size + 1 for size in digits) > spare + 1
     table = _table(names, scheme, "training examples of each class", padding=0)
     if wide:
