@@ -237,9 +237,8 @@ class PFedBayes:
         if self.screening == "held-out" and phase.name != "personal":
             beliefs, clients = self.personal_belief(model, params), cohort.clients
             examples = [cohort.examples(i, "validation") for i in clients]
-            upload |= held_out_scores(
-                model, beliefs, clients, examples, seed=at.seed, round=at.index
-            )
+            keys = {"seed": at.seed, "round": at.index}
+            upload |= held_out_scores(model, beliefs, clients, examples, **keys)
         loss = total / (self.local_steps * self._steps_per_batch)
         return ClientUpdate({**params, **stay}, upload, loss)
 
@@ -271,9 +270,8 @@ class PFedBayes:
         """Stacked q^i."""
         if isinstance(model, BayesianModel) and model.plain:
             return model.layout.gaussian(clients["loc"], F.softplus(clients["rho"]))
-        return sites.SiteBelief(
-            model, {name: clients[name] for name in sites.all_names(model)}, stacked=True
-        )
+        params = {name: clients[name] for name in sites.all_names(model)}
+        return sites.SiteBelief(model, params, stacked=True)
 
     def global_belief(self, model: DeclaredModel, server: Tensors) -> Belief:
         """The server's w."""
@@ -302,17 +300,14 @@ class PFedBayes:
 
     def _phase(self, at: Round) -> Phase:
         kinds, personal = self._lengths(at.total)
-        begun = at.index
-        for name, length, lr, schedule in (
-            ("shared", at.total - kinds - personal, self.lr, self.lr_schedule),
-            ("kinds", kinds, self.kind_lr, self.kind_schedule),
-        ):
-            if begun < length:
-                return Phase(name, begun, length, lr or self.lr, schedule)
-            begun -= length
-        return Phase(
-            "personal", begun, personal, self.personal_lr or self.lr, self.personal_schedule
-        )
+        shared = at.total - kinds - personal
+        begun = at.index - shared
+        if begun < 0:
+            return Phase("shared", at.index, shared, self.lr, self.lr_schedule)
+        if begun < kinds:
+            return Phase("kinds", begun, kinds, self.kind_lr or self.lr, self.kind_schedule)
+        lr = self.personal_lr or self.lr
+        return Phase("personal", begun - kinds, personal, lr, self.personal_schedule)
 
     def _shares(self, phase: Phase) -> bool:
         return self.optimizer_state == "shared" and phase.name != "personal"
@@ -349,10 +344,8 @@ class PFedBayes:
             # A point that carried on before the personal phase would never hear of the others.
             points = {POINT} if phase.name != "personal" else set()
             fresh = {name: value for name, value in fresh.items() if name in points}
-        own = {
-            name: cohort.state[name].clone() for name in sites.all_names(model) if name not in fresh
-        }
-        return {**cohort.state, **own, **fresh}
+        names = (name for name in sites.all_names(model) if name not in fresh)
+        return {**cohort.state, **{name: cohort.state[name].clone() for name in names}, **fresh}
 
     def _importance(self, upload: Upload) -> Tensor:
         return upload.sizes if self.weighting == "examples" else torch.ones_like(upload.sizes)

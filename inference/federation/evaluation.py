@@ -88,17 +88,10 @@ def predict_personal(
     seed: int,
     chunk: int = CHUNK,
 ) -> AnyPredictions:
-    """Each client's posterior predictive under its own q^i.
+    """Each client's posterior predictive under its own q^i, which come stacked, a chunk of clients at a time.
 
-    Args:
-        model: The declared model; its outcome decides whether classes or numbers are predicted.
-        beliefs: Client numbers and their stacked q^i, a chunk at a time.
-        data: The clients' examples.
-        part: ``"test"`` or ``"validation"``.
-        draws: Draws of the weights.
-        seed: Seed of the draws.
-        chunk: Examples at once. It decides about memory; of the figures only those of drawn outcomes (intervals and
-            CRPS of numbers) depend on it, within their Monte Carlo error.
+    ``chunk`` examples are predicted at once. It decides about memory; of the figures only those of drawn outcomes
+    (intervals and CRPS of numbers) depend on it, within their Monte Carlo error.
     """
     sizes = [len(index) for index in data.partition.part(part)]
     parts: list[AnyPredictions] = [_nothing(model, data)]

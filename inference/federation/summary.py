@@ -15,11 +15,8 @@ def summarize(state: FederationState, outcome: str = "class") -> dict[str, Any]:
 
     The first measure is the accuracy of classes and the RMSE of numbers. ``best`` is the best on the test set (the
     highest accuracy, the lowest RMSE), the paper's protocol and an optimistic one; ``selected`` is that of the round
-    that was best on the validation examples, None if there are none.
-
-    Args:
-        state: Where a run stands; its history is what is summed up.
-        outcome: ``"class"`` or ``"number"``; decides where no round was judged on any example.
+    that was best on the validation examples, None if there are none. ``outcome`` (``"class"`` or ``"number"``) decides
+    about the first measure where no round was evaluated on any example.
     """
     records = state.history
     return {
@@ -33,16 +30,11 @@ def summarize(state: FederationState, outcome: str = "class") -> dict[str, Any]:
 
 
 def first_of(records: Sequence[Mapping[str, Any]], key: str, outcome: str = "class") -> str:
-    """The name of the first measure of a history's column ``key``: ``"accuracy"`` or ``"rmse"``.
-
-    ``outcome`` decides where no round was judged on any example.
-    """
-    for first, *_ in SUMMARIZED.values():
-        if any(
-            name in record[key] for record in records for name in (first, f"validation_{first}")
-        ):
-            return first
-    return SUMMARIZED[outcome][0]
+    """The name of the first measure of a history's column ``key``: ``"accuracy"`` or ``"rmse"``."""
+    known = {name.removeprefix("validation_") for record in records for name in record[key]}
+    return next(
+        (first for first, *_ in SUMMARIZED.values() if first in known), SUMMARIZED[outcome][0]
+    )
 
 
 def chosen_rounds(
