@@ -91,40 +91,40 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(arguments, prog_name="pfedbayes", standalone_mode=False)
         # typer turns Ctrl-C that nobody caught into this number.
-        return _tell("interrupted", 130) if code == 130 else int(code or 0)
+        return _say("interrupted", 130) if code == 130 else int(code or 0)
     except Interrupted as stop:
-        return _tell(str(stop), 130)
+        return _say(str(stop), 130)
     except UserError as problem:
-        return _tell(str(problem), 2)
+        return _say(str(problem), 2)
     except _UsageError as problem:
         message = getattr(problem, "format_message", problem.__str__)()
-        return _tell(f"{message.rstrip('.')} (pfedbayes --help)", 2)
+        return _say(f"{message.rstrip('.')} (pfedbayes --help)", 2)
     except KeyboardInterrupt:
-        return _tell("interrupted", 130)
+        return _say("interrupted", 130)
     except BrokenPipeError:
         # The reader has seen enough; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as problem:
         what = f"{problem.filename}: " if problem.filename else ""
-        return _tell(f"{what}{problem.strerror or problem}", 1)
+        return _say(f"{what}{problem.strerror or problem}", 1)
     except Exception as problem:
-        return _tell_of_bug(problem)
+        return _report_bug(problem)
 
 
-def _tell_of_bug(problem: Exception) -> int:
+def _report_bug(problem: Exception) -> int:
     if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
-        return _tell("out of memory; a smaller run.chunk or algorithm.batch_size helps", 1)
+        return _say("out of memory; a smaller run.chunk or algorithm.batch_size helps", 1)
     requested = os.environ.get("PFEDBAYES_TRACEBACK", "").lower() in ("1", "true")
     if requested:
         traceback.print_exception(problem)
     where = "" if requested else "; PFEDBAYES_TRACEBACK=1 shows where"
-    return _tell(
+    return _say(
         f"internal error: {type(problem).__name__}: {problem} (please report this{where})", 1
     )
 
 
-def _tell(message: str, code: int) -> int:
+def _say(message: str, code: int) -> int:
     print("pfedbayes: " + " ".join(message.split()), file=sys.stderr)
     return code
 

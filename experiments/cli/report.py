@@ -31,7 +31,7 @@ def report(
     """Write a page on how good and how sure a run's models are, and for whom they are bad.
 
     The page is one HTML file that loads nothing from the network. Several runs are compared: methods by measures.
-    A file that is missing or damaged is told of; the exit code is 1 if damage leaves no predictions to report on.
+    A warning names a file that is missing or damaged; the exit code is 1 if damage leaves no predictions to report on.
 
     Example: [dim]pfedbayes report runs/mine -o mine.html[/]
     """
@@ -42,19 +42,16 @@ def report(
     page = output if output is not None or json else Path("report.html")
     if page is not None:
         check_page_path(page)
+    seen: set[Path] = set()
     for folder in folders:
         RunFolder.open(folder)
-    twice = [
-        str(f)
-        for place, f in enumerate(folders)
-        if f.resolve() in [g.resolve() for g in folders[:place]]
-    ]
-    if twice:
-        raise UserError(f"{twice[0]} is given twice; name each run once")
+        if folder.resolve() in seen:
+            raise UserError(f"{folder} is given twice; name each run once")
+        seen.add(folder.resolve())
     found = [collect(folder, reload=len(folders) == 1) for folder in folders]
     for data in found:
-        for told in warnings_of(data):
-            typer.echo(f"warning: {data.folder}: {told}", err=True)
+        for warning in warnings_of(data):
+            typer.echo(f"warning: {data.folder}: {warning}", err=True)
     if len(found) == 1:
         from pyro_pfedbayes.experiments.reports.pages.run_page import report_page
 

@@ -35,6 +35,7 @@ Split = Annotated[
 ]
 Clients = Annotated[int | None, typer.Option(metavar="N", help="Number of clients.")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,7 +74,7 @@ def run(
         ),
     ] = None,
     seed: Seed = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = None,
+    device: Device = None,
     out: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="New folder for the results. Default: runs/NAME-TIME."),
@@ -185,7 +186,7 @@ def _configure(
     source: str | None, options: dict[str, Any], texts: list[str] | None
 ) -> tuple[Config, str]:
     """The resolved configuration of some options, and a short name for it."""
-    from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
+    from pyro_pfedbayes.experiments.config.resolve import refuse_unused_settings, resolve
     from pyro_pfedbayes.experiments.config.sections import (
         parse_config,
         parse_setting,
@@ -199,7 +200,7 @@ def _configure(
     config = resolve(
         parse_config(with_settings(found.tree, settings), "" if found.preset else f"{source}: ")
     )
-    refuse_idle_settings(settings, config)
+    refuse_unused_settings(settings, config)
     same_data = found.tree.get("data", {}).get("name", config.data.name) == config.data.name
     return config, found.label if same_data else Path(config.data.name).stem
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyro_pfedbayes.errors import Interrupted
+from pyro_pfedbayes.experiments.cli.run import DataDir, Device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,10 +36,8 @@ def table(
         bool, typer.Option("--dry-run", help="Show which runs there would be, and stop.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Make failed runs anew.")] = False,
-    data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where downloaded data sets are, or go.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = None,
+    data_dir: DataDir = None,
+    device: Device = None,
 ) -> None:
     """Run methods on data sets over seeds, tuned alike, and write the table.
 

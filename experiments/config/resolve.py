@@ -21,8 +21,8 @@ def resolve(config: Config) -> Config:
     return dataclasses.replace(config, data=_resolved_data(config.data, config.run.seed))
 
 
-def refuse_idle_settings(settings: Iterable[tuple[str, Any]], resolved: Config) -> None:
-    """Refuse what was asked for by option but has no effect, rather than pass over it in silence."""
+def refuse_unused_settings(settings: Iterable[tuple[str, Any]], resolved: Config) -> None:
+    """Refuse an option that has no effect, rather than ignore it silently."""
     tree = resolved.tree()
     for name, _ in settings:
         section, _, key = name.partition(".")

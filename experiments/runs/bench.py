@@ -85,8 +85,8 @@ def our_steps(data: FederatedData, algorithm: Algorithm, mode: EngineMode) -> Ca
     clients = tuple(range(data.num_clients))
     start = algorithm.client_init(model, server, len(clients))
     # Adam's moments begin afresh.
-    kept = {name: rows for name, rows in start.items() if "." not in name}
-    rows = row_copies(kept, clients, [True] * len(clients), torch.device("cpu"))
+    fresh = {name: rows for name, rows in start.items() if "." not in name}
+    rows = row_copies(fresh, clients, [True] * len(clients), torch.device("cpu"))
     state = FederationState(0, server, rows)
     steps = algorithm.local_steps
     rounds = iter(range(10**9))

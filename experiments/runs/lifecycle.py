@@ -183,7 +183,7 @@ class _Run:
         hint = f"`pfedbayes resume {path}` carries on"
         try:
             with self.progress.running(self.state.round, rounds), warnings.catch_warnings():
-                # Diverging clients are told of above, once each.
+                # `__call__` warns of diverging clients, once each.
                 warnings.simplefilter("ignore", DivergenceWarning)
                 result = self.experiment.federation.run(rounds, state=self.state, on_round=self)
             _write_posterior(self.experiment, self.folder, result.state, self.progress)
@@ -229,7 +229,7 @@ def _summary(experiment: Experiment, result: Result, dropped: Mapping[int, int])
 def _write_posterior(
     experiment: Experiment, folder: RunFolder, state: FederationState, progress: Progress
 ) -> None:
-    """Write ``posterior.nc``, if it was asked for and there are test examples."""
+    """Write ``posterior.nc``, if its draws are wanted and there are test examples."""
     config = experiment.config
     if not config.run.posterior_draws or not any(map(len, experiment.data.partition.test)):
         return

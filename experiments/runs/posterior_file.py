@@ -25,7 +25,7 @@ def experiment_datatree(
     """The tree of ``posterior.nc``: ``run.posterior_draws`` draws on the test examples, and the run's attributes.
 
     Damaged test examples are in it unless ``run.shifts`` is false, and those of the other data set that
-    `foreign_dataset` finds; ``note`` is told, in a line, why one that was asked for is left out.
+    `foreign_dataset` finds; ``note`` gets a line on why one that is named is left out.
     """
     run, data = experiment.config.run, experiment.data
     attrs = run_attributes(experiment.federation, state) | {

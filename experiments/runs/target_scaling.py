@@ -18,14 +18,9 @@ FAR, NARROW = 5.0, 0.05
 
 
 def standard_outcomes(dataset: Dataset, partition: Partition) -> Dataset:
-    """Centre and scale outcomes over all clients' training and validation examples.
+    """Centre and scale outcomes, over all clients' training and validation examples; missing ones stay missing.
 
-    Args:
-        dataset: A data set whose outcomes are numbers; missing ones stay missing.
-        partition: Who holds what of it.
-
-    Returns:
-        The data set with ``y = (raw - loc) / scale`` and ``target_scaling = (loc, scale)``.
+    The data set that is returned has ``y = (raw - loc) / scale`` and ``target_scaling = (loc, scale)``.
 
     Example:
         >>> y = torch.tensor([10.0, 30.0, float("nan"), 40.0])

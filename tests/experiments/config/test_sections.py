@@ -11,7 +11,7 @@ import pytest
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.config.registry import preset_line, preset_names
-from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
+from pyro_pfedbayes.experiments.config.resolve import refuse_unused_settings, resolve
 from pyro_pfedbayes.experiments.config.sections import (
     parse_config,
     parse_setting,
@@ -189,7 +189,7 @@ def test_keys_without_effect_are_dropped_or_refused_if_asked_for(
     assert config.data.scheme == scheme
     assert absent not in config.tree()["data"]
     with pytest.raises(UserError, match=f"data.{absent} has no effect"):
-        refuse_idle_settings([(f"data.{absent}", 3)], config)
+        refuse_unused_settings([(f"data.{absent}", 3)], config)
 
 
 def test_own_data_default_to_a_dirichlet_split_and_a_full_path(

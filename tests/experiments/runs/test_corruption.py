@@ -9,7 +9,7 @@ import torch
 
 from pyro_pfedbayes.data.corruptions import corrupt_images
 from pyro_pfedbayes.errors import UserError
-from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
+from pyro_pfedbayes.experiments.config.resolve import refuse_unused_settings, resolve
 from pyro_pfedbayes.experiments.config.sections import Config, parse_config
 from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
 from pyro_pfedbayes.randomness import seed_for
@@ -78,4 +78,4 @@ def test_what_cannot_be_spoilt_is_told() -> None:
 
 
 def test_a_setting_that_is_not_idle_passes() -> None:
-    refuse_idle_settings([("data.corrupt_clients", [1])], config(corrupt_clients=[1]))
+    refuse_unused_settings([("data.corrupt_clients", [1])], config(corrupt_clients=[1]))

@@ -13,7 +13,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_pfedbayes.experiments.config.resolve import refuse_idle_settings, resolve
+from pyro_pfedbayes.experiments.config.resolve import refuse_unused_settings, resolve
 from pyro_pfedbayes.experiments.config.sections import parse_config
 from pyro_pfedbayes.experiments.runs.build import build_data, fingerprint
 from pyro_pfedbayes.experiments.runs.inputs import InputRule, read_inputs
@@ -69,7 +69,7 @@ def test_targets_of_named_data_are_what_they_are() -> None:
         section, name="wine", target_scaling="standard"
     )
     config = resolve(parse_config({"data": {"name": "digits"}}))
-    text = message(refuse_idle_settings, [("data.target", "number")], config)
+    text = message(refuse_unused_settings, [("data.target", "number")], config)
     assert text == "data.target has no effect with data.name 'digits'; leave it out"
     words = message(parse_config, {"data": {"target": "numbers"}})
     assert "did you mean 'number'?" in words
