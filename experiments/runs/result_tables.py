@@ -59,7 +59,7 @@ def first_measure(values: Mapping[str, Any]) -> str:
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
-    """The first measure of a summary, the figure that validation examples select first, then the last round's others."""
+    """The first measure of a summary, first as selected by validation examples; then the last round's others."""
     first = first_measure(summary["personal"])
     look = _LAYOUTS[first]
     selected = any(summary[key][first]["selected"] is not None for key in ("personal", "global"))
