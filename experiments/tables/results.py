@@ -159,7 +159,7 @@ class Results:
 
     def selector(self) -> str:
         """That of the table's own cells; see `selector_of`."""
-        return selector_of([r for r in self.cells if r.cell.entry.swept is None] or self.cells)
+        return selector_of([r for r in self.cells if r.cell.entry.sweep is None] or self.cells)
 
     def difference(self, result: CellResult, key: Key) -> Paired | None:
         """How a cell differs from that of the method compared with; None for that one itself."""

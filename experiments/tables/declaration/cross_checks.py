@@ -156,8 +156,10 @@ def _in_budget(spec: Spec) -> Iterator[str]:
         )
     for entry in spec.entries():
         tuned = [method.name for method in spec.methods_on(entry) if method.grid_size > 1]
-        if tuned and spec.validation(entry) == 0:
-            own = "validation" in entry.settings or entry.swept is not None
+        swept = entry.sweep is not None and entry.sweep.setting == "data.validation"
+        default = entry.settings.get("validation", spec.head.validation)
+        if tuned and (entry.value if swept else default) == 0:
+            own = "validation" in entry.settings or entry.sweep is not None
             place = f"validation is 0 on {entry.label}" if own else "table.validation is 0"
             yield (
                 f"{place}, but the grid of '{tuned[0]}' is chosen on validation examples; give a share, such as 0.1"

@@ -130,8 +130,8 @@ def _cell(spec: Spec, entry: DataEntry, method: Method, options: Mapping[str, An
     def job(point: Point, rounds: int, seed: int) -> Job:
         varied = {f"run.{key}": value for key, value in (("rounds", rounds), ("seed", seed))}
         varied |= point
-        if entry.swept is not None:
-            varied[entry.swept.sweep.setting] = entry.swept.value
+        if entry.sweep is not None:
+            varied[entry.sweep.setting] = entry.value
         tree = {section: dict(values) for section, values in declared.items()}
         for setting, value in varied.items():
             section, _, key = setting.rpartition(".")

@@ -110,9 +110,9 @@ def _entries(given: Any, where: str) -> list[DataEntry]:
         parts = [short if label is None else label]
         if kind is not None and (label is None or splits is not None):
             parts.append(str(kind))
-        found.append(
-            DataEntry.model_construct(
-                label="-".join(parts), name=short, split=split, settings=own, model=model
-            )
+        place = "-".join(parts)
+        entry = DataEntry.model_construct(
+            label=place, base=place, name=short, split=split, settings=own, model=model
         )
+        found.append(entry)
     return found

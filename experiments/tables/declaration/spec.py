@@ -86,28 +86,17 @@ class Sweep(Part):
         return "-".join(["sweep", *(slug(text) for text in (self.name, base))])
 
 
-class Swept(Part):
-    """What a sweep made of a data set: one value of its setting."""
-
-    sweep: Sweep
-    value: Any
-    base: str  # label of the data as they were declared
-
-
 class DataEntry(Part):
-    """One ``[[data]]``, for one of its splits."""
+    """One ``[[data]]``, for one of its splits, and at one value of a sweep's setting if it is of a sweep."""
 
     label: str
     name: str
     split: str | None
     settings: Settings  # section ``data`` of its runs
     model: Settings  # section ``model`` of its runs
-    swept: Swept | None = None
-
-    @property
-    def base(self) -> str:
-        """The label of the data as they were declared."""
-        return self.label if self.swept is None else self.swept.base
+    base: str  # the label as declared
+    sweep: Sweep | None = None
+    value: Any = None
 
     def is_on(self, names: Sequence[str] | None) -> bool:
         """Whether an ``on`` of names and labels means these data; None means all."""
@@ -154,31 +143,21 @@ class Spec(Part):
 
     def methods_on(self, entry: DataEntry) -> list[Method]:
         """The methods that run on a data set, in order."""
-        if entry.swept is None and self.head.only_sweeps:
+        if entry.sweep is None and self.head.only_sweeps:
             return []
-        names = None if entry.swept is None else entry.swept.sweep.methods
+        names = None if entry.sweep is None else entry.sweep.methods
         found = [method for method in self.methods if entry.is_on(method.on)]
         return [method for method in found if names is None or method.name in names]
 
     def swept(self, sweep: Sweep) -> list[DataEntry]:
         """The data of a sweep, value by value of each."""
         return [
-            entry.model_copy(
-                update={
-                    "label": f"{entry.label}, {sweep.name}={value_text(value)}",
-                    "swept": Swept(sweep=sweep, value=value, base=entry.label),
-                }
-            )
+            entry.model_copy(update={"label": label, "sweep": sweep, "value": value})
             for entry in self.data
             if entry.is_on(sweep.on)
             for value in sweep.values
+            for label in [f"{entry.label}, {sweep.name}={value_text(value)}"]
         ]
-
-    def validation(self, entry: DataEntry) -> Any:
-        """The share of training examples that is held out on some data."""
-        if entry.swept is not None and entry.swept.sweep.setting == "data.validation":
-            return entry.swept.value
-        return entry.settings.get("validation", self.head.validation)
 
     def entries(self) -> list[DataEntry]:
         """All data that something runs on: those declared, then those of the sweeps."""

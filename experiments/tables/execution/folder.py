@@ -122,7 +122,9 @@ def _plain(plan: Plan) -> Mapping[str, Any]:
     declared = {
         "table": spec.head.model_dump(),
         "tuning": spec.tuning.model_dump(),
-        "data": {entry.label: entry.model_dump(exclude={"swept"}) for entry in spec.data},
+        "data": {
+            entry.label: entry.model_dump(exclude={"base", "sweep", "value"}) for entry in spec.data
+        },
         "method": {
             "+".join([method.name, *(method.on or ())]): method.model_dump()
             for method in spec.methods

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.runs.folder import RunFolder
@@ -59,42 +58,35 @@ def read_figures(folder: RunFolder, models: tuple[str, ...] = MODELS) -> Figures
     try:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
         lines = folder.metrics.read_text(encoding="utf-8").splitlines()
-        return _figures(summary, [json.loads(line) for line in lines], models)
+        records = [json.loads(line) for line in lines]
+        chosen = {model: chosen_rounds(records, model) for model in models}
+        judged = [model for model in models if chosen[model]]
+        first = first_of(records, judged[-1]) if judged else "accuracy"
+        return Figures(
+            first,
+            values={
+                (model, selector, name): _number(value)
+                for model, rounds in chosen.items()
+                for selector, row in rounds.items()
+                for name, value in row.items()
+                if not name.startswith(("validation_", "mean_weights_"))
+            },
+            validation={
+                model: (_number(row[f"validation_{first}"]), _number(row["validation_nll"]))
+                for model, rounds in chosen.items()
+                if (row := rounds.get("selected")) is not None
+            },
+            rounds=int(summary["rounds"]),
+            clients=int(summary["clients"]),
+            seconds=float(summary["seconds"]["train"]),
+            evaluation=float(summary["seconds"]["evaluate"]),
+            bytes_uploaded=summary.get("bytes_uploaded"),
+            gradient_steps=int(summary["gradient_steps"]),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UserError(
             f"{folder.path} is damaged: {type(problem).__name__} {problem}; delete it to run it again"
         ) from problem
-
-
-def _figures(
-    summary: Mapping[str, Any], records: list[dict[str, Any]], models: tuple[str, ...]
-) -> Figures:
-    chosen = {model: chosen_rounds(records, model) for model in models}
-    told = [model for model in models if chosen[model]]
-    first = first_of(records, told[-1]) if told else "accuracy"
-    values = {
-        (model, selector, name): _number(value)
-        for model, rounds in chosen.items()
-        for selector, row in rounds.items()
-        for name, value in row.items()
-        if not name.startswith(("validation_", "mean_weights_"))
-    }
-    validation = {
-        model: (_number(row[f"validation_{first}"]), _number(row["validation_nll"]))
-        for model, rounds in chosen.items()
-        if (row := rounds.get("selected")) is not None
-    }
-    return Figures(
-        first,
-        values,
-        validation,
-        int(summary["rounds"]),
-        int(summary["clients"]),
-        float(summary["seconds"]["train"]),
-        float(summary["seconds"]["evaluate"]),
-        summary.get("bytes_uploaded"),
-        int(summary["gradient_steps"]),
-    )
 
 
 def _number(value: float | None) -> float:

@@ -16,7 +16,6 @@ from pyro_pfedbayes.experiments.tables.execution.run_values import Figures, read
 class Trial:
     """How a point did on validation examples, averaged over the tuning seeds; NaN if a run failed."""
 
-    number: int  # of the point
     value: float  # first measure
     nll: float
     reason: str | None = None  # why a run failed
@@ -50,14 +49,14 @@ def choose(cell: Cell, folder: TableFolder) -> Choice:
     judged = {model for found in figures for model in found.validation} or {*cell.models}
     model = "personal" if "personal" in judged else "global"
     first = figures[0].first if figures else None
-    trials = tuple(_trial(number, runs, model) for number, runs in enumerate(tried))
+    trials = tuple(_trial(runs, model) for runs in tried)
     sign = 1 if first == "rmse" else -1
     best = min(
-        (trial for trial in trials if not math.isnan(trial.value)),
-        key=lambda t: (sign * t.value, math.inf if math.isnan(t.nll) else t.nll),
+        (number for number, trial in enumerate(trials) if not math.isnan(trial.value)),
+        key=lambda n: (sign * trials[n].value, math.isnan(trials[n].nll), trials[n].nll),
         default=None,
     )
-    return Choice(best.number if best else None, trials, model, first)
+    return Choice(best, trials, model, first)
 
 
 def _figures(cell: Cell, runs: Sequence[Job], folder: TableFolder) -> list[Figures] | str:
@@ -68,13 +67,13 @@ def _figures(cell: Cell, runs: Sequence[Job], folder: TableFolder) -> list[Figur
     return [read_figures(folder.run(job.id), cell.models) for job in runs]
 
 
-def _trial(number: int, runs: list[Figures] | str, model: str) -> Trial:
+def _trial(runs: list[Figures] | str, model: str) -> Trial:
     if isinstance(runs, str):
-        return Trial(number, math.nan, math.nan, runs)
+        return Trial(math.nan, math.nan, runs)
     if not all(model in run.validation for run in runs):
-        return Trial(number, math.nan, math.nan, "no validation example was judged")
+        return Trial(math.nan, math.nan, "no validation example was judged")
     value, nll = map(statistics.fmean, zip(*(run.validation[model] for run in runs), strict=True))
-    return Trial(number, value, nll, "its figures are not finite" if math.isnan(value) else None)
+    return Trial(value, nll, "its figures are not finite" if math.isnan(value) else None)
 
 
 class Schedule:

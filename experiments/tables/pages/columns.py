@@ -91,8 +91,8 @@ def failure_notes(result: CellResult) -> list[str]:
             seeds.setdefault(text, []).append(str(run.job.seed))
     notes = [f"{name}, seed {', '.join(numbers)}: {text}" for text, numbers in seeds.items()]
     return notes + [
-        f"{name}, tuning with {point_text(result.cell.points[trial.number])}: failed: {trial.reason}"
-        for trial in (() if result.choice is None else result.choice.trials)
+        f"{name}, tuning with {point_text(result.cell.points[number])}: failed: {trial.reason}"
+        for number, trial in enumerate(() if result.choice is None else result.choice.trials)
         if trial.reason is not None
     ]
 

@@ -96,15 +96,15 @@ def _difference_rows(results: Results) -> Iterator[Row]:
 def _tuning_rows(results: Results) -> Iterator[Row]:
     for result in results.cells:
         choice, first = result.choice, results.measure(result)
-        for trial in () if choice is None else choice.trials:
+        for number, trial in enumerate(() if choice is None else choice.trials):
             assert choice is not None
             yield {
                 **_head(result),
                 **vars(trial),
-                "point": json.dumps(result.cell.points[trial.number]),
+                "point": json.dumps(result.cell.points[number]),
                 "model": choice.model,
                 "measure": None if first is None else f"validation_{first}",
-                "chosen": json.dumps(trial.number == choice.number),
+                "chosen": json.dumps(number == choice.number),
             }
 
 
@@ -114,14 +114,13 @@ def _named(key: Key) -> dict[str, Any]:
 
 def _head(result: CellResult) -> dict[str, Any]:
     entry, method = result.cell.entry, result.cell.method
-    swept = entry.swept
     return {
         "data": entry.base if entry.split is None else entry.base.removesuffix(f"-{entry.split}"),
         "split": entry.split,
         "method": method.name,
         "algorithm": method.algorithm_name,
-        "sweep": None if swept is None else swept.sweep.name,
-        "at": None if swept is None else value_text(swept.value),
+        "sweep": None if entry.sweep is None else entry.sweep.name,
+        "at": None if entry.sweep is None else value_text(entry.value),
     }
 
 

@@ -215,9 +215,9 @@ def _sweep_notes(sweep: Sweep, rows: Rows) -> Iterator[str]:
         fixed = {key: value for key, value in own.items() if key != sweep.setting}
         parts = [point_text(fixed)] if fixed else []
         parts += [
-            f"{point_text(cell.point)} was chosen at {value_text(cell.cell.entry.swept.value)}"
+            f"{point_text(cell.point)} was chosen at {value_text(cell.cell.entry.value)}"
             for cell in found
-            if cell.point and cell.cell.entry.swept is not None
+            if cell.point
         ]
         yield f"{name}: {'; '.join(parts) or 'defaults'}"
     if sweep.paper:
