@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_pfedbayes.inference.algorithm import Cohort, Tensors
 from pyro_pfedbayes.inference.algorithms.components.client_weights import (
+    ROWS,
     StoringMethod,
     stored_rows,
 )
@@ -65,9 +66,8 @@ class HeurFedAMP(StoringMethod):
     def starting_weights(self, model: DeclaredModel, server: Tensors, cohort: Cohort) -> Tensor:
         """The cloud model of each client ``[S, P]``; the server's mean of all for those it has not heard of."""
         start = server[THETA].expand(len(cohort.clients), -1).clone()
-        rows, places = stored_rows(server, cohort.clients)
-        if rows is not None:
+        if ROWS in server:
+            rows, places, at_rows = stored_rows(server, cohort.clients)
             mixed = attention(rows, self.sigma, self.self_weight or 1.0 / len(rows)) @ rows
-            for k, place in places.items():
-                start[k] = mixed[place]
+            start[places] = mixed[at_rows]
         return start

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_pfedbayes.inference.algorithm import ClientUpdate, Cohort, Round, Tensors
 from pyro_pfedbayes.inference.algorithms.components.client_weights import (
+    ROWS,
     StoringMethod,
     stored_rows,
 )
@@ -62,15 +63,13 @@ class Mocha(StoringMethod):
     ) -> ClientUpdate:
         """R steps from the client's own weights, coupled to those of the others."""
         theta = cohort.state[THETA]
-        rows, places = stored_rows(server, cohort.clients)
         own = theta.new_zeros(len(theta), 1)
         others = torch.zeros_like(theta)
-        if rows is not None:
+        if ROWS in server:
+            rows, places, at_rows = stored_rows(server, cohort.clients)
             matrix = coupling(rows, self.relationship)
-            together = matrix @ rows
-            for k, place in places.items():
-                own[k] = matrix[place, place]
-                others[k] = together[place] - matrix[place, place] * rows[place]
+            own[places] = matrix.diagonal()[at_rows, None]
+            others[places] = (matrix @ rows)[at_rows] - own[places] * rows[at_rows]
 
         def pull(v: Tensor) -> Tensor:
             return 2 * self.lam * (own * v + others) + 2 * self.ridge * v

@@ -40,9 +40,8 @@ class StoringMethod(PointMethod):
         return {THETA: rows.mean(0), ROWS: rows, CLIENTS: clients}
 
 
-def stored_rows(server: Tensors, clients: Sequence[int]) -> tuple[Tensor | None, dict[int, int]]:
-    """Weights ``[M, P]`` that the server stores, if any; and by the place of a client among ``clients`` its row."""
-    if ROWS not in server:
-        return None, {}
+def stored_rows(server: Tensors, clients: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
+    """Weights ``[M, P]`` that a server stores, the places of those among ``clients`` that it knows, and their rows."""
     row_of = {client: row for row, client in enumerate(server[CLIENTS].tolist())}
-    return server[ROWS], {k: row_of[client] for k, client in enumerate(clients) if client in row_of}
+    places = [k for k, client in enumerate(clients) if client in row_of]
+    return server[ROWS], places, [row_of[clients[k]] for k in places]

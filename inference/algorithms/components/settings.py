@@ -30,7 +30,7 @@ def check_settings(settings: Any) -> None:
         for limit in () if value is None else _limits(hints[field]):
             if isinstance(limit, tuple):
                 if value not in limit:
-                    known = f"{nearest(value, limit)}; give one of {', '.join(limit)}"
+                    known = f"{nearest(str(value), limit)}; give one of {', '.join(limit)}"
                     raise UserError(f"{field} is {value!r}{known}")
             elif isinstance(limit, str):
                 if not _inside(value, limit):
