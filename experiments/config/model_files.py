@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -89,7 +90,8 @@ def build(name: str, options: Mapping[str, Any], spec: Any) -> Any:
     except Exception as problem:
         if not is_file(name):
             raise
-        raise UserError(f"model {name}: {_where(problem, name)}") from problem
+        where = _where(problem, file_and_function(name)[0])
+        raise UserError(f"model {name}: {where}") from problem
     if not isinstance(model, BayesianModel | ProgramModel):
         raise UserError(
             f"model {name} returned {type(model).__name__}; return a BayesianModel or a ProgramModel"
@@ -154,21 +156,16 @@ def _imported(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as problem:
         del sys.modules[name]
-        raise UserError(f"cannot import {path}: {_where(problem, str(path))}") from problem
+        raise UserError(f"cannot import {path}: {_where(problem, path)}") from problem
     finally:
         sys.path.remove(str(path.parent))
     return module
 
 
-def _where(problem: Exception, name: str) -> str:
+def _where(problem: Exception, path: Path) -> str:
     """What went wrong in a user's file, with its last line in it."""
-    text = f"{type(problem).__name__}: {problem}"
-    if isinstance(problem, SyntaxError):
-        return text
-    file = str(file_and_function(name)[0]) if ":" in name and is_file(name) else name
-    line, trace = None, problem.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return text if line is None else f"line {line}: {text}"
+    frames = traceback.extract_tb(problem.__traceback__)
+    lines = [f"line {frame.lineno}: " for frame in frames if frame.filename == str(path)]
+    # The message of a syntax error holds the line.
+    at = "" if isinstance(problem, SyntaxError) else "".join(lines[-1:])
+    return f"{at}{type(problem).__name__}: {problem}"

@@ -81,10 +81,6 @@ class ModelSection:
     name: str
     options: Mapping[str, Any]
 
-    def model_dump(self) -> dict[str, Any]:
-        """Name and options side by side, as a file has them."""
-        return {"name": self.name, **self.options}
-
 
 class RunSection(Section):
     """How long, where, and what is written when."""
@@ -119,7 +115,7 @@ class Config:
         """All values by section and key; those that are None are left out, as TOML has no word for them."""
         sections: Tree = {
             "data": self.data.model_dump(),
-            "model": self.model.model_dump(),
+            "model": {"name": self.model.name, **self.model.options},
             "algorithm": {"name": self.algorithm.name, **dataclasses.asdict(self.algorithm)},
             "run": self.run.model_dump(exclude={"out"}),
         }

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from pyro.infer import SVI, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from torch import Tensor
 
 from pyro_pfedbayes.data.clients import FederatedData
@@ -291,22 +291,24 @@ def bench_command(steps: int = 20, quick: bool = False, as_json: bool = False) -
         print(json.dumps({"step": bayes, "point_step": point, "rounds": rounds}, indent=1))
         return
     for what, speeds in {"": bayes, " of a point method": point}.items():
-        table = Table(
-            title=f"One stacked step{what} of {CLIENTS} clients ({torch.get_num_threads()} threads), interleaved"
-        )
-        table.add_column("program")
-        for head in ("median ms", "fastest ms", "ratio to the bound"):
-            table.add_column(head, justify="right")
+        title = f"One stacked step{what} of {CLIENTS} clients ({torch.get_num_threads()} threads), interleaved"
+        heads = _headings("median ms", "fastest ms", "ratio to the bound")
+        table = Table("program", *heads, title=title)
         for name, row in speeds.items():
             table.add_row(name, *(f"{value:.2f}" for value in row.values()))
         console.print(table)
     if not growth:
         return
-    table = Table(title="A round of 20 steps, traced, against N, S and the network")
-    for head in ("clients N", "cohort S", "hidden", "weights T", "seconds a round", "peak MiB"):
-        table.add_column(head, justify="right")
+    title = "A round of 20 steps, traced, against N, S and the network"
+    heads = _headings("clients N", "cohort S", "hidden", "weights T", "seconds a round", "peak MiB")
+    table = Table(*heads, title=title)
     for scale, found in growth:
         weights = sum(w.numel() for w in scale.network().parameters())
         figures = (f"{weights:,}", f"{found['seconds']:.2f}", f"{found['peak_mib']:.0f}")
         table.add_row(*map(str, vars(scale).values()), *figures)
     console.print(table)
+
+
+def _headings(*texts: str) -> list[Column]:
+    """Headings of columns of numbers."""
+    return [Column(text, justify="right") for text in texts]
