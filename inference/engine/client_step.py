@@ -251,17 +251,13 @@ class GradientEngine:
 
 
 def _gradients(
-    losses: Losses, names: tuple[tuple[str, ...], ...], *inputs: Tensor | None
+    losses: Losses, names: tuple[tuple[str, ...], ...], *inputs: Any
 ) -> tuple[Tensor, ...]:
     """Losses ``[S]`` and the gradients of their sum in the first group; all that they depend on is an argument."""
     tensors = iter(inputs)
     params, second, third = ({name: next(tensors) for name in group} for group in names)
     with torch.enable_grad():
-        leaves = {
-            name: value.detach().requires_grad_()
-            for name, value in params.items()
-            if value is not None
-        }
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         values = losses(leaves, second, third)
         gradients = torch.autograd.grad(
             values.sum(), tuple(leaves.values()), materialize_grads=True
@@ -320,12 +316,9 @@ def _looped(
         return {k: v[i] for k, v in part.items()} if isinstance(part, dict) else part[i]
 
     def mapped(*inputs: Any) -> Tensor:
-        clients = len(inputs[dims.index(0, 3)])
-        return torch.stack(
-            [
-                objective(*(row(p, dim, i) for p, dim in zip(inputs, dims, strict=True)))
-                for i in range(clients)
-            ]
-        )
+        each = []
+        for i in range(len(inputs[3])):
+            each.append(objective(*(row(p, dim, i) for p, dim in zip(inputs, dims, strict=True))))
+        return torch.stack(each)
 
     return mapped
