@@ -46,12 +46,7 @@ class Paired:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation of the numbers that are finite.
-
-    Example:
-        >>> spread([1.0, 3.0])
-        Spread(mean=2.0, sd=1.4142135623730951, runs=2)
-    """
+    """Mean and standard deviation of the numbers that are finite."""
     finite = [value for value in values if math.isfinite(value)]
     mean = statistics.fmean(finite) if finite else math.nan
     return Spread(mean, statistics.stdev(finite) if len(finite) > 1 else math.nan, len(finite))

@@ -66,7 +66,7 @@ class PaperRow(Part):
 
 
 class Sweep(Part):
-    """One ``[[sweep]]``: methods on data again and again, with one setting at each of several values."""
+    """One ``[[sweep]]``: methods run on data with one setting at each of several values."""
 
     name: str = Field(min_length=1, description="a text")
     setting: str  # of the methods, ``model.KEY``, ``data.KEY`` or ``run.participation``
@@ -171,12 +171,7 @@ class Spec(Part):
 
 
 def value_text(value: Any) -> str:
-    """A value for people.
-
-    Example:
-        >>> value_text(0.5), value_text("rotating"), value_text([20, 10])
-        ('0.5', 'rotating', '[20, 10]')
-    """
+    """A value for people."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

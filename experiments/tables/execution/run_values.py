@@ -53,7 +53,7 @@ class Figures:
         return not all(map(math.isfinite, last))
 
 
-def read_figures(folder: RunFolder, models: tuple[str, ...] = MODELS) -> Figures:
+def read_figures(folder: RunFolder, models: tuple[str, ...]) -> Figures:
     """Read ``summary.json`` and ``metrics.jsonl`` of a finished run, for the models that are judged."""
     try:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))

@@ -28,7 +28,7 @@ class Choice:
     number: int | None  # of the point; None if all of them failed
     trials: tuple[Trial, ...]  # all points that were tried; empty if there was only one
     model: str  # whose figures decided
-    first: str | None = None  # the measure that decided; None if no run told
+    first: str | None = None  # the measure that decided; None if no run is finished
 
     @property
     def reason(self) -> str | None:

@@ -49,7 +49,7 @@ def bring_to_end(tree: Tree, path: Path, keep_checkpoint: bool) -> None:
 
 
 def outcome_of(tree: Tree, path: Path, keep_checkpoint: bool) -> Outcome:
-    """`bring_to_end`, with what goes wrong told rather than raised."""
+    """`bring_to_end`, with what goes wrong as a reason rather than raised."""
     try:
         bring_to_end(tree, path, keep_checkpoint)
     except (Interrupted, KeyboardInterrupt):

@@ -128,12 +128,7 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 
 def spread_text(found: Spread, measure: str, of: int) -> str:
-    """``94.13 ± 0.27``; ``(2 of 3)`` follows if not all runs have the figure.
-
-    Example:
-        >>> spread_text(Spread(0.9413, 0.0027, 3), "accuracy", 3)
-        '94.13 ± 0.27'
-    """
+    """``94.13 ± 0.27``; ``(2 of 3)`` follows if not all runs have the figure."""
     if not found.runs:
         return ABSENT
     text = _shown(found.mean, measure)
@@ -143,12 +138,7 @@ def spread_text(found: Spread, measure: str, of: int) -> str:
 
 
 def difference_text(found: Paired | None, measure: str) -> str:
-    """``−1.20 [−2.01, −0.39], n = 3``, in points of percent if the measure is; n is the number of seeds.
-
-    Example:
-        >>> difference_text(Paired(-0.012, math.nan, math.nan, 2), "accuracy")
-        '−1.20 [not defined], n = 2'
-    """
+    """``−1.20 [−2.01, −0.39], n = 3``, in points of percent if the measure is; n is the number of seeds."""
     if found is None:
         return ABSENT
     interval = f"{_signed(found.lower, measure)}, {_signed(found.upper, measure)}"

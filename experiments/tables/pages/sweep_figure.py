@@ -82,12 +82,7 @@ def make_curves(
 
 
 def scale_of(values: Collection[Any]) -> str | None:
-    """How an axis shows values: ``"log"``, ``"linear"``, or None for a place each, as they have no order.
-
-    Example:
-        >>> scale_of([0.5, 1, 20]), scale_of([-3, -1]), scale_of(["blocks", "random"])
-        ('log', 'linear', None)
-    """
+    """How an axis shows values: ``"log"``, ``"linear"``, or None for a place each, as they have no order."""
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) < len(values) or not all(map(math.isfinite, numbers)):
         return None
@@ -167,7 +162,7 @@ def _line(axes: Axes, curves: Curves, curve: Curve, number: int) -> Any:
         means,
         yerr=bars if bars.any() else None,
         color=colour,
-        # A line between values without an order, or across values that are not told, would show what nobody saw.
+        # A line between values without an order, or across values without a figure, would show what nobody saw.
         linestyle="none" if curve.reference or curves.scale is None else line,
         marker=marker,
         markerfacecolor="none" if curve.reference else colour,
