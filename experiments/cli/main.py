@@ -32,25 +32,16 @@ _UsageError: type[Exception] = next(
 )
 
 
-def _version(requested: bool) -> None:
-    if requested:
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+) -> None:
+    if version:
         import importlib.metadata
 
         typer.echo(f"pfedbayes {importlib.metadata.version('pyro-pfedbayes')}")
         raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def _root(
-    context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show the version and stop."
-        ),
-    ] = False,
-) -> None:
-    del version
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -49,10 +49,8 @@ class InputRule:
     @property
     def limits(self) -> tuple[float, float]:
         """What has become of black and white, -1 and 1, in images."""
-        if self.loc is None or self.scale is None:
-            return -1.0, 1.0
-        low, high = ((value - self.loc[0]) / self.scale[0] for value in (-1.0, 1.0))
-        return low, high
+        (loc, *_), (scale, *_) = self.loc or (0.0,), self.scale or (1.0,)
+        return (-1.0 - loc) / scale, (1.0 - loc) / scale
 
     def centred(self, x: Tensor) -> Tensor:
         """Apply ``loc`` and ``scale`` to images that lie in [-1, 1]."""
