@@ -12,8 +12,12 @@ from pyro_pfedbayes.experiments.config.registry import DATA, NUMBERS, canonical,
 from pyro_pfedbayes.experiments.config.sections import Config, DataSection
 
 LABEL_SCHEMES = ("blocks", "rotating", "random")
-TABLES: Mapping[str, str | None] = {"diabetes": "sex", "breast-cancer": None, "wine": None}
-"""Embedded tables, and the column that tells their clients apart unless another scheme is asked for."""
+TABLES: Mapping[str, str | None] = {
+    "diabetes": "sex",
+    "breast-cancer": None,
+    "wine": None,
+}
+"""Tables that come with scikit-learn, and the column that tells their clients apart unless another scheme is asked for."""
 
 
 def resolve(config: Config) -> Config:
