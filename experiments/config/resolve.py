@@ -17,7 +17,7 @@ TABLES: Mapping[str, str | None] = {
     "breast-cancer": None,
     "wine": None,
 }
-"""Tables that come with scikit-learn, and the column that tells their clients apart unless another scheme is asked for."""
+"""Tables that come with scikit-learn, and the column that tells their clients apart unless another scheme is named."""
 
 
 def resolve(config: Config) -> Config:
