@@ -1,4 +1,4 @@
-"""A process that makes one run, given as JSON, and writes its outcome as a line of JSON.
+"""A process that makes one run after the other: a line of JSON in for each, and one with its outcome out.
 
 It ends with the process that started it, however that ends.
 """
@@ -6,33 +6,38 @@ It ends with the process that started it, however that ends.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
 import threading
 import warnings
 from pathlib import Path
+from queue import SimpleQueue
 
 
 def main() -> None:
-    """Make the run that the command line holds."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # The outcome goes through a descriptor of its own, so that nothing else gets between.
-    outcome = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Make the runs that arrive on standard input."""
+    # Outcomes go through a descriptor of their own, so that nothing else gets between.
+    outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
-    # An interrupt before the run has begun: there is nothing to save.
+    orders: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_read, args=(orders,), daemon=True).start()
+    # An interrupt between runs: there is nothing to save.
     with contextlib.suppress(KeyboardInterrupt):
         from pyro_pfedbayes.experiments.tables.execution.single_run import outcome_of
 
-        order = json.loads(sys.argv[1])
-        found = outcome_of(order["tree"], Path(order["path"]), order["keep_checkpoint"])
-        print(json.dumps(vars(found)), file=outcome, flush=True)
+        while True:
+            order = json.loads(orders.get())
+            found = outcome_of(order["tree"], Path(order["path"]), order["keep_checkpoint"])
+            print(json.dumps(dataclasses.asdict(found)), file=outcomes, flush=True)
 
 
-def _end_with_parent() -> None:
-    """The parent writes nothing: the pipe ends when it does. The run's last checkpoint stays."""
-    os.read(0, 1)
+def _read(orders: SimpleQueue[str]) -> None:
+    """Pass orders on until the parent ends, and end then; the last checkpoint of a run stays."""
+    for line in sys.stdin:
+        orders.put(line)
     os._exit(0)
 
 
