@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_pfedbayes.experiments.reports.collect.outcome_kind import OutcomeKind, Scores
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns
 from pyro_pfedbayes.experiments.reports.schema import (
     Estimate,
@@ -40,6 +41,7 @@ from pyro_pfedbayes.measures.calibration import (
 )
 from pyro_pfedbayes.measures.entropy import max_probability_uncertainty
 from pyro_pfedbayes.measures.registry import class_scores
+from pyro_pfedbayes.measures.resampling import accuracy_interval
 from pyro_pfedbayes.measures.scores import expected_calibration_error, negative_log_likelihood
 from pyro_pfedbayes.measures.selective import excess_aurc, risk_coverage
 
@@ -77,11 +79,11 @@ def mean_of(values: Array) -> float:
     return float(values.astype(np.float64).mean()) if len(values) else math.nan
 
 
-def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
+def _model(columns: Columns, y: Array, owner: Array, scores: Scores) -> ModelReport:
     """Measures and curves from whole rows of ``p [n, C]`` and entropies ``[n]``, with known labels."""
     probs, labels, whose = _tensor(columns["p"]), _tensor(y).long(), _tensor(owner)
-    scores = class_scores(probs, labels)
-    measures = {name: pooled_mean(values, whose) for name, values in scores.items()}
+    parts_of_means = class_scores(probs, labels)
+    measures = {name: pooled_mean(values, whose) for name, values in parts_of_means.items()}
     doubt = max_probability_uncertainty(probs)
     means = {"confidence": 1 - doubt}
     means |= {name: _tensor(columns[column]).double() for name, column in _ENTROPIES.items()}
@@ -89,7 +91,7 @@ def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
         means_part(list(means.values())),
         calibration_part(probs, labels, BINS),
         classwise_part(probs, labels, BINS),
-        selective_part(doubt, 1 - scores["accuracy"], SHARES),
+        selective_part(doubt, 1 - parts_of_means["accuracy"], SHARES),
     ]
     of_means, of_errors, of_classes, of_curve = interval_ends(parts, owner)
     nothing = not len(labels)
@@ -107,11 +109,11 @@ def class_model(columns: Columns, y: Array, owner: Array) -> ModelReport:
                 for values in (curve.edges, curve.confidence, curve.accuracy, curve.count)
             )
         ),
-        selective_report(doubt, 1 - scores["accuracy"], of_curve, _accuracy),
+        selective_report(doubt, 1 - parts_of_means["accuracy"], of_curve, _accuracy),
     )
 
 
-def class_client_measures(columns: Columns, y: Array) -> dict[str, float]:
+def _client(columns: Columns, y: Array, scores: Scores) -> dict[str, float]:
     """Measures of one client's examples; NaN where there are none."""
     probs, labels = _tensor(columns["p"]), _tensor(y).long()
     found = {name: float(values.mean()) for name, values in class_scores(probs, labels).items()}
@@ -200,3 +202,35 @@ def _accuracy(risk: float, ends: Ends) -> Estimate:
 
 def _tensor(values: Any) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _client_intervals(
+    columns: Columns, y: Array, owner: Array, clients: int
+) -> tuple[Array, Array]:
+    """Bayesian ends of each client's accuracy."""
+    right = np.bincount(owner[columns["p"].argmax(1) == y], minlength=clients)
+    total = np.bincount(owner, minlength=clients)
+    found = accuracy_interval(torch.from_numpy(right), torch.from_numpy(total))
+    return found.lower.numpy(), found.upper.numpy()
+
+
+def _described(
+    columns: Columns, y: Any, row: int, classes: Sequence[str]
+) -> tuple[str, str, float]:
+    p, label = columns["p"][row], int(y)
+    best = int(p.argmax())
+    true = classes[label] if 0 <= label < len(classes) else "unknown"
+    return true, classes[best], float(p[best])
+
+
+CLASSES = OutcomeKind(
+    name="class",
+    stored=np.int64,
+    uncertainty="total",
+    required=lambda columns: columns,
+    scores=lambda columns, y, outcomes, log_likelihood, draws: {},
+    model=_model,
+    client=_client,
+    client_intervals=_client_intervals,
+    described=_described,
+)

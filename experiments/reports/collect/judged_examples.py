@@ -7,25 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from pyro_pfedbayes.experiments.reports.collect.classes import (
-    class_client_measures,
-    class_model,
-    rows_of_columns,
-    whole,
-)
-from pyro_pfedbayes.experiments.reports.collect.numbers import (
-    number_client_measures,
-    number_fit,
-    number_model,
-    number_scores,
-    rmse_intervals,
-)
+from pyro_pfedbayes.experiments.reports.collect.classes import CLASSES, rows_of_columns, whole
+from pyro_pfedbayes.experiments.reports.collect.numbers import NUMBERS, number_fit
+from pyro_pfedbayes.experiments.reports.collect.outcome_kind import OutcomeKind, Scores
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
 from pyro_pfedbayes.experiments.reports.schema import ClientRow, GainMap, ModelReport, NumberFit
-from pyro_pfedbayes.measures.resampling import accuracy_interval
 
 Array = NDArray[Any]
 
@@ -39,29 +27,28 @@ class Rows:
     y: Array
     owner: Array  # client of each
     rows: Array  # where they lie among all
-    scores: dict[str, Array]  # of numbers, from draws
+    scores: Scores
     broken: Array  # predictions of each client that cannot be used ``[N]``
     not_probabilities: Array  # of these, those that are numbers but no probabilities ``[N]``
 
 
+def kind_of(stored: Posterior) -> OutcomeKind:
+    """The kind of a run's outcomes."""
+    return CLASSES if stored.is_class else NUMBERS
+
+
 def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Rows:
     """Known outcomes of clients whose predictions by ``model`` can all be used."""
-    checked = columns if stored.is_class else {"mean": columns["mean"]}
-    good, finite = whole(checked), whole({name: v for name, v in checked.items() if name != "p"})
-    if stored.is_class:
-        finite &= np.isfinite(columns["p"]).all(1)
+    kind = kind_of(stored)
+    required = kind.required(columns)
+    good = whole(required)
+    finite = whole({("values" if name == "p" else name): v for name, v in required.items()})
     broken, not_probabilities = (
         np.bincount(stored.owner[bad], minlength=clients) for bad in (~good, ~good & finite)
     )
     rows = np.flatnonzero(stored.known & (broken[stored.owner] == 0))
-    chosen = rows_of_columns(columns, rows)
-    y = stored.y[rows].astype(np.int64 if stored.is_class else np.float64)
-    scores: dict[str, Array] = {}
-    if not stored.is_class and len(rows):
-        outcomes, log_likelihood = _draws(stored, model, rows)
-        scores = number_scores(
-            outcomes, log_likelihood, y, chosen.get("log_density"), chosen, stored.draws
-        )
+    chosen, y = rows_of_columns(columns, rows), stored.y[rows].astype(kind.stored)
+    scores = kind.scores(chosen, y, *_draws(stored, model, rows), stored.draws)
     return Rows(model, chosen, y, stored.owner[rows], rows, scores, broken, not_probabilities)
 
 
@@ -69,9 +56,7 @@ def model_of(stored: Posterior, found: Rows) -> ModelReport | None:
     """Its measures; None without examples."""
     if not len(found.y):
         return None
-    if stored.is_class:
-        return class_model(found.columns, found.y, found.owner)
-    return number_model(found.columns, found.y, found.owner, found.scores)
+    return kind_of(stored).model(found.columns, found.y, found.owner, found.scores)
 
 
 def fit_of(stored: Posterior, found: Rows) -> NumberFit | None:
@@ -98,7 +83,7 @@ def client_rows(
     judged = np.bincount(stored.owner[stored.known], minlength=n)
     own = _by_client(stored, personal, n)
     others = None if global_ is None else _by_client(stored, global_, n)
-    lower, upper = _ends(stored, lead, n)
+    lower, upper = kind_of(stored).client_intervals(lead.columns, lead.y, lead.owner, n)
     gains: dict[int, float] = {}
     if gain is not None and stored.gain is not None:
         gains = dict(zip(stored.gain["client"].tolist(), map(sum, gain.kl), strict=True))
@@ -135,24 +120,13 @@ def _by_client(stored: Posterior, found: Rows, clients: int) -> list[dict[str, f
     # By one sort rather than a look at all examples for each client.
     order = np.argsort(found.owner, kind="stable")
     ends = np.bincount(found.owner, minlength=clients).cumsum()
-    measures = []
+    measured = kind_of(stored).client
     with np.errstate(invalid="ignore"):
-        for rows in np.split(order, ends[:-1]):
-            columns = rows_of_columns(found.columns, rows)
-            if stored.is_class:
-                measures.append(class_client_measures(columns, found.y[rows]))
-            else:
-                scores = rows_of_columns(found.scores, rows)
-                measures.append(number_client_measures(columns, found.y[rows], scores))
-    return measures
-
-
-def _ends(stored: Posterior, lead: Rows, clients: int) -> tuple[Array, Array]:
-    """95 % intervals of each client's accuracy or RMSE."""
-    if not stored.is_class:
-        return rmse_intervals(lead.columns, lead.y, lead.owner, clients)
-    right = lead.columns["p"].argmax(1) == lead.y
-    counts = np.bincount(lead.owner[right], minlength=clients)
-    total = np.bincount(lead.owner, minlength=clients)
-    found = accuracy_interval(torch.from_numpy(counts), torch.from_numpy(total))
-    return found.lower.numpy(), found.upper.numpy()
+        return [
+            measured(
+                rows_of_columns(found.columns, rows),
+                found.y[rows],
+                rows_of_columns(found.scores, rows),
+            )
+            for rows in np.split(order, ends[:-1])
+        ]

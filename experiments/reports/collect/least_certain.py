@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_pfedbayes.experiments.reports.collect.classes import whole
+from pyro_pfedbayes.experiments.reports.collect.judged_examples import kind_of
 from pyro_pfedbayes.experiments.reports.files.dataset_reload import ReloadedData, picture
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
 from pyro_pfedbayes.experiments.reports.schema import Example
@@ -26,10 +27,9 @@ def least_certain(
     missing: dict[str, str],
 ) -> tuple[Example, ...]:
     """The least certain first, by the predictions ``columns``; ``data`` is for pictures."""
-    doubt = columns["total" if stored.is_class else "sd"].astype(np.float64)
-    good = (
-        whole(columns) if stored.is_class else whole({"mean": columns["mean"]}) & ~np.isnan(doubt)
-    )
+    kind = kind_of(stored)
+    doubt = columns[kind.uncertainty].astype(np.float64)
+    good = whole(kind.required(columns)) & ~np.isnan(doubt)
     if not good.any():
         missing["least_certain"] = "no prediction can be used"
         return ()
@@ -38,8 +38,7 @@ def least_certain(
     index = np.arange(len(stored.y)) if stored.index is None else stored.index
     found = []
     for row in rows:
-        label, predicted, probability = _described(stored, columns, row)
-        epistemic = float(columns["epistemic"][row])
+        label, predicted, probability = kind.described(columns, stored.y[row], row, stored.classes)
         place = int(index[row])
         found.append(
             Example(
@@ -49,20 +48,8 @@ def least_certain(
                 predicted=predicted,
                 probability=probability,
                 uncertainty=float(doubt[row]),
-                epistemic=epistemic if stored.is_class else math.sqrt(max(epistemic, 0.0)),
+                epistemic=kind.epistemic(float(columns["epistemic"][row])),
                 image=None if data is None or stored.index is None else picture(data, place),
             )
         )
     return tuple(found)
-
-
-def _described(stored: Posterior, columns: Columns, row: int) -> tuple[str, str, float]:
-    """Outcome, prediction and its probability."""
-    if stored.is_class:
-        p, label = columns["p"][row], int(stored.y[row])
-        best = int(p.argmax())
-        true = stored.classes[label] if 0 <= label < len(stored.classes) else "unknown"
-        return true, stored.classes[best], float(p[best])
-    y = float(stored.y[row])
-    mean = float(columns["mean"][row])
-    return "unknown" if math.isnan(y) else f"{y:.4g}", f"{mean:.4g}", math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_pfedbayes.experiments.reports.collect.classes import SHARES, mean_of, selective_report
+from pyro_pfedbayes.experiments.reports.collect.outcome_kind import OutcomeKind, Scores
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns
 from pyro_pfedbayes.experiments.reports.schema import Estimate, ModelReport, NumberFit
 from pyro_pfedbayes.experiments.reports.statistics.bootstrap_cells import selective_part
@@ -79,7 +81,7 @@ def number_scores(
     return found
 
 
-def number_model(columns: Columns, y: Array, owner: Array, scores: dict[str, Array]) -> ModelReport:
+def _model(columns: Columns, y: Array, owner: Array, scores: Scores) -> ModelReport:
     """Measures of one kind of model, from ``mean`` and ``sd`` ``[n]`` of rows whose mean is a number."""
     whose = torch.from_numpy(owner)
     error = _error(columns, y)
@@ -98,9 +100,7 @@ def number_model(columns: Columns, y: Array, owner: Array, scores: dict[str, Arr
     return ModelReport(measures, None, selective_report(doubt, squares, ends, _root, torch.sqrt))
 
 
-def number_client_measures(
-    columns: Columns, y: Array, scores: dict[str, Array]
-) -> dict[str, float]:
+def _client(columns: Columns, y: Array, scores: Scores) -> dict[str, float]:
     """Measures of one client's examples; NaN where there are none. Units as the outcomes'."""
     error = _error(columns, y)
     return {
@@ -113,13 +113,15 @@ def number_client_measures(
     }
 
 
-def _named(scores: dict[str, Array]) -> dict[str, Array]:
+def _named(scores: Scores) -> dict[str, Array]:
     """Scores of `number_scores` by the names of their measures."""
     names = {"nll": "nll", "crps": "crps", "coverage90": "inside"}
     return {name: scores[column] for name, column in names.items() if column in scores}
 
 
-def rmse_intervals(columns: Columns, y: Array, owner: Array, clients: int) -> tuple[Array, Array]:
+def _client_intervals(
+    columns: Columns, y: Array, owner: Array, clients: int
+) -> tuple[Array, Array]:
     """Bootstrap ends of each client's RMSE, ``[N]`` each."""
     squares = _error(columns, y).square()
     if not len(squares):
@@ -194,3 +196,33 @@ def _root(risk: float, ends: Ends) -> Estimate:
 
 def _error(columns: Columns, y: Array) -> Tensor:
     return torch.from_numpy(columns["mean"].astype(np.float64) - y.astype(np.float64))
+
+
+def _described(
+    columns: Columns, y: Any, row: int, classes: Sequence[str]
+) -> tuple[str, str, float]:
+    known = "unknown" if math.isnan(y) else f"{float(y):.4g}"
+    return known, f"{float(columns['mean'][row]):.4g}", math.nan
+
+
+def _scores(
+    columns: Columns, y: Array, outcomes: Array | None, log_likelihood: Array | None, draws: int
+) -> Scores:
+    if not len(y):
+        return {}
+    density = columns.get("log_density")
+    return number_scores(outcomes, log_likelihood, y, density, columns, draws)
+
+
+NUMBERS = OutcomeKind(
+    name="number",
+    stored=np.float64,
+    uncertainty="sd",
+    required=lambda columns: {"mean": columns["mean"]},
+    scores=_scores,
+    model=_model,
+    client=_client,
+    client_intervals=_client_intervals,
+    described=_described,
+    epistemic=lambda variance: math.sqrt(max(variance, 0.0)),
+)

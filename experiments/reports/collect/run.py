@@ -21,6 +21,7 @@ from pyro_pfedbayes.experiments.reports.collect.judged_examples import (
     Rows,
     client_rows,
     fit_of,
+    kind_of,
     model_of,
     rows_of,
 )
@@ -105,7 +106,7 @@ def _judged(
     personal, global_ = _both(run, stored, names, missing, notes)
     lead = global_ if report.about == ("global",) and global_ is not None else personal
     gain = _gain(run, stored, names, missing)
-    outcome: Literal["class", "number"] = "class" if stored.is_class else "number"
+    outcome = kind_of(stored).name
     found: dict[str, Any] = dict(detection(stored, run.settings, personal, missing))
     columns = stored.personal if lead is personal else stored.global_
     made = dataclasses.replace(
