@@ -57,11 +57,17 @@ _ENTROPIES = {"entropy": "total", "aleatoric": "aleatoric", "epistemic": "episte
 Array = NDArray[Any]
 
 
-def whole(columns: Columns) -> Array:
-    """Which rows hold numbers throughout, and probabilities where that is what they should be: bool ``[n]``."""
+def finite_rows(columns: Columns) -> Array:
+    """Which rows hold numbers throughout: bool ``[n]``."""
     rows = np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
     for values in columns.values():
         rows &= np.isfinite(values).reshape(len(values), -1).all(1)
+    return rows
+
+
+def whole(columns: Columns) -> Array:
+    """Which rows hold numbers throughout, and probabilities where that is what they should be: bool ``[n]``."""
+    rows = finite_rows(columns)
     if "p" in columns:
         with np.errstate(invalid="ignore"):
             p = columns["p"]

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_pfedbayes.experiments.reports.collect.classes import CLASSES, rows_of_columns, whole
+from pyro_pfedbayes.experiments.reports.collect.classes import (
+    CLASSES,
+    finite_rows,
+    rows_of_columns,
+    whole,
+)
 from pyro_pfedbayes.experiments.reports.collect.numbers import NUMBERS, number_fit
 from pyro_pfedbayes.experiments.reports.collect.outcome_kind import OutcomeKind, Scores
 from pyro_pfedbayes.experiments.reports.files.run_files import Columns, Posterior
@@ -41,8 +46,7 @@ def rows_of(stored: Posterior, model: str, columns: Columns, clients: int) -> Ro
     """Known outcomes of clients whose predictions by ``model`` can all be used."""
     kind = kind_of(stored)
     required = kind.required(columns)
-    good = whole(required)
-    finite = whole({("values" if name == "p" else name): v for name, v in required.items()})
+    good, finite = whole(required), finite_rows(required)
     broken, not_probabilities = (
         np.bincount(stored.owner[bad], minlength=clients) for bad in (~good, ~good & finite)
     )
