@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
+from pyro_pfedbayes.experiments.reports.collect.comparison import Spread, spread_of
 from pyro_pfedbayes.experiments.runs.result_tables import counted
 from pyro_pfedbayes.experiments.tables.declaration.plan import Cell, Job, Plan, Point
 from pyro_pfedbayes.experiments.tables.declaration.spec import DataEntry
@@ -20,15 +20,6 @@ from pyro_pfedbayes.experiments.tables.execution.schedule import Choice, Schedul
 _SAME = 1e-12
 # Cells with failures that are named in a message.
 _SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation (divided by n - 1) of so many numbers; NaN where they are not defined."""
-
-    mean: float
-    sd: float
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -45,13 +36,6 @@ class Paired:
     seeds: int
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation of the numbers that are finite."""
-    finite = [value for value in values if math.isfinite(value)]
-    mean = statistics.fmean(finite) if finite else math.nan
-    return Spread(mean, statistics.stdev(finite) if len(finite) > 1 else math.nan, len(finite))
-
-
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | None:
     """The mean of ``ours - theirs`` by seed, with Student's interval ``mean ± t sd / sqrt(n)``.
 
@@ -63,7 +47,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | N
         (2.5, 6.353, 2)
     """
     both = [seed for seed in ours if math.isfinite(ours[seed] - theirs.get(seed, math.nan))]
-    found = spread([ours[seed] - theirs[seed] for seed in both])
+    found = spread_of([ours[seed] - theirs[seed] for seed in both])
     if not both:
         return None
     largest = max(abs(figure[seed]) for figure in (ours, theirs) for seed in both)
@@ -133,7 +117,7 @@ class CellResult:
 
     def spread(self, key: Key) -> Spread:
         """Mean and standard deviation of a figure over seeds."""
-        return spread(list(self.by_seed(key).values()))
+        return spread_of(list(self.by_seed(key).values()))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ _NOT_THE_METHOD = (
 
 @dataclass(frozen=True)
 class Spread:
-    """A measure over the runs of a method; the standard deviation divides by n - 1."""
+    """Mean and standard deviation (divided by n - 1) of so many numbers; NaN where they are not defined."""
 
     mean: float
     sd: float
@@ -179,7 +179,7 @@ def _group(label: str, members: Sequence[ReportData]) -> Group:
         tuple(report.folder for report in members),
         tuple(_seed(report) for report in members),
         values,
-        {name: _spread(column) for name, column in values.items()},
+        {name: spread_of(column) for name, column in values.items()},
     )
 
 
@@ -193,11 +193,12 @@ def _difference(first: Group, other: Group) -> Difference:
                 column[other.seeds.index(seed)] - first.values[name][first.seeds.index(seed)]
                 for seed in common
             ]
-            spread[name] = _spread(pairs)
+            spread[name] = spread_of(pairs)
     return Difference(other.label, first.label, tuple(common), spread)
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread_of(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation of the numbers that are finite."""
     finite = [value for value in values if math.isfinite(value)]
     mean = statistics.fmean(finite) if finite else math.nan
     return Spread(mean, statistics.stdev(finite) if len(finite) > 1 else math.nan, len(finite))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pyro_pfedbayes.experiments.reports.collect.comparison import Spread
 from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
 from pyro_pfedbayes.experiments.tables.declaration.spec import Figure
 from pyro_pfedbayes.experiments.tables.pages.document import Mark, Sheet
-from pyro_pfedbayes.experiments.tables.results import CellResult, Paired, Spread
+from pyro_pfedbayes.experiments.tables.results import CellResult, Paired
 from pyro_pfedbayes.measures.registry import MEASURES
 
 ABSENT = "–"

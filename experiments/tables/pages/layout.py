@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from pyro_pfedbayes.experiments.reports.collect.comparison import spread_of
 from pyro_pfedbayes.experiments.tables.declaration.plan import point_text
 from pyro_pfedbayes.experiments.tables.declaration.spec import (
     DataEntry,
@@ -40,7 +41,6 @@ from pyro_pfedbayes.experiments.tables.results import (
     Paired,
     Results,
     selector_of,
-    spread,
 )
 from pyro_pfedbayes.measures.registry import MEASURES
 
@@ -256,7 +256,9 @@ def _curves(sweep: Sweep, rows: Rows, selector: str, first: str) -> Curves:
     curves = []
     for name, cells in rows.items():
         for model in SHORT:
-            found = [spread([]) if c is None else c.spread((model, selector, first)) for c in cells]
+            found = [
+                spread_of([]) if c is None else c.spread((model, selector, first)) for c in cells
+            ]
             means = tuple(factor * f.mean for f in found)
             curves.append(Curve(name, model, means, tuple(factor * f.sd for f in found)))
     for model, short in SHORT.items():

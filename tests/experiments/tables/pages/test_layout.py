@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyro_pfedbayes.errors import UserError
+from pyro_pfedbayes.experiments.reports.collect.comparison import Spread
 from pyro_pfedbayes.experiments.tables.declaration.plan import Plan
 from pyro_pfedbayes.experiments.tables.execution.folder import TableFolder
 from pyro_pfedbayes.experiments.tables.execution.schedule import Schedule, choose
@@ -31,7 +32,6 @@ from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
 from pyro_pfedbayes.experiments.tables.results import (
     Paired,
     Results,
-    Spread,
     collect,
     dropped_line,
     failures,
