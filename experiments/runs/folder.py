@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyro_pfedbayes.atomic_files import write_atomically
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.config.sections import Config, parse_config
 from pyro_pfedbayes.inference.federation.checkpoint import (
     load_checkpoint,
     save_checkpoint,
-    write_atomically,
 )
 from pyro_pfedbayes.inference.federation.state import FederationState
 

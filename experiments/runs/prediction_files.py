@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from pyro_pfedbayes.atomic_files import write_atomically
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.runs.folder import writing
 from pyro_pfedbayes.experiments.runs.result_tables import plain_table, short_number
-from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 from pyro_pfedbayes.inference.predictive.accumulators import NumberSummary
 
 Array = NDArray[Any]

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pyro_pfedbayes.atomic_files import write_atomically
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.inference.federation.state import FederationState
 
@@ -84,16 +85,6 @@ def load_checkpoint(
     server = owners.pop("server")
     clients = {int(owner): row for owner, row in owners.items()}
     return FederationState(server=server, clients=clients, **figures), index["meta"]
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file in one step, so that a reader never sees half of it; text becomes UTF-8."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

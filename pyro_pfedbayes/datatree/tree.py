@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
+from pyro_pfedbayes.atomic_files import write_atomically
 from pyro_pfedbayes.datatree.classes import ClassTable
 from pyro_pfedbayes.datatree.groups import MAX_CELLS, Owners, integers
 from pyro_pfedbayes.errors import UserError
@@ -132,7 +133,6 @@ def save_datatree(tree: xr.DataTree, path: str | os.PathLike[str]) -> Path:
         OSError: It cannot be written (a full disk, no permission); ``filename`` is the path, and what was there stays.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     encoding = {
         group.path: {
             str(name): {"zlib": True, "complevel": 4, "shuffle": True}
@@ -144,13 +144,7 @@ def save_datatree(tree: xr.DataTree, path: str | os.PathLike[str]) -> Path:
     }
     # Into memory first: where a disk is full, HDF5 ends the whole process with a segmentation fault.
     content = tree.to_netcdf(None, engine=_ENGINE, encoding=encoding)
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    except OSError as problem:
-        raise OSError(problem.errno, problem.strerror, str(target)) from problem
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(target, content)
     return target
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup, escape
 
+from pyro_pfedbayes.atomic_files import write_atomically
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.reports.collect.point_methods import POINT
 from pyro_pfedbayes.experiments.reports.figures.figure_bytes import drawing
@@ -18,7 +19,6 @@ from pyro_pfedbayes.experiments.reports.figures.style import MODELS, MOST_CLIENT
 from pyro_pfedbayes.experiments.reports.pages import formatting
 from pyro_pfedbayes.experiments.reports.schema import NOT_STORED
 from pyro_pfedbayes.experiments.runs.folder import writing
-from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

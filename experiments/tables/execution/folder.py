@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pyro_pfedbayes.atomic_files import write_atomically
 from pyro_pfedbayes.errors import UserError
 from pyro_pfedbayes.experiments.runs.folder import RunFolder, json_text, writing
 from pyro_pfedbayes.experiments.runs.lock import LOCK
 from pyro_pfedbayes.experiments.runs.result_tables import counted
 from pyro_pfedbayes.experiments.tables.declaration.changes import changes
 from pyro_pfedbayes.experiments.tables.declaration.plan import Plan
-from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
 FORMAT = "pyro-pfedbayes table 1"
 

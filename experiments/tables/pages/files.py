@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyro_pfedbayes.atomic_files import write_atomically
 from pyro_pfedbayes.experiments.runs.folder import writing
 from pyro_pfedbayes.experiments.tables.declaration.spec import value_text
 from pyro_pfedbayes.experiments.tables.execution.run_values import MODELS, SELECTORS, Key
 from pyro_pfedbayes.experiments.tables.pages.document import RENDERERS
 from pyro_pfedbayes.experiments.tables.pages.layout import lay_out
 from pyro_pfedbayes.experiments.tables.results import CellResult, Results
-from pyro_pfedbayes.inference.federation.checkpoint import write_atomically
 
 Row = Mapping[str, Any]
 _RESULTS = (
